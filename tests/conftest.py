@@ -1,0 +1,52 @@
+"""Fixtures and settings of the whole test session.
+
+No test reads or writes the home folder of the person who runs it: every folder that the product,
+Jupyter, IPython or Matplotlib would look for lies in one temporary folder. It lasts for the whole
+session, so that what the engine builds once (run-time library, precompiled headers) is built once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_FOLDERS = {
+    "HOME": "home",
+    "TENSORPLAY_CACHE_DIR": "cache",
+    "XDG_CACHE_HOME": "home/.cache",
+    "XDG_CONFIG_HOME": "home/.config",
+    "XDG_DATA_HOME": "home/.local/share",
+    "IPYTHONDIR": "ipython",
+    "JUPYTER_CONFIG_DIR": "jupyter/config",
+    "JUPYTER_DATA_DIR": "jupyter/data",
+    "JUPYTER_RUNTIME_DIR": "jupyter/runtime",
+    "MPLCONFIGDIR": "matplotlib",
+}
+_session_folder = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # a pytest-xdist worker inherits its controller's variables
+        return
+    root = Path(tempfile.mkdtemp(prefix="tensorplay-tests-"))
+    config.stash[_session_folder] = root
+    for variable, folder in _FOLDERS.items():
+        path = root / folder
+        path.mkdir(parents=True, exist_ok=True)
+        os.environ[variable] = str(path)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    root = config.stash.get(_session_folder, None)
+    if root is not None:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cache_folder() -> Path:
+    """Return the root of the build cache that this test session uses."""
+    return Path(os.environ["TENSORPLAY_CACHE_DIR"])
