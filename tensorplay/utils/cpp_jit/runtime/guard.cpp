@@ -1,0 +1,507 @@
+// Table-driven argument guards; see tensorplay/guard.h. Compiled once into the run-time library.
+#include <tensorplay/guard.h>
+
+#include <cstring>
+#include <string>
+
+namespace {
+
+const char* const kDtypeNames[TP_DTYPE_COUNT] = {
+    "bool",  "uint8",   "int8",     "uint16",  "int16",   "uint32",    "int32",     "uint64",
+    "int64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"};
+
+// The method that casts to a dtype, where tensors have a short one.
+const char* const kCasts[TP_DTYPE_COUNT] = {
+    ".bool()", nullptr, nullptr, nullptr,  ".short()", nullptr, ".int()", nullptr,
+    ".long()", ".half()", nullptr, ".float()", ".double()", nullptr, nullptr};
+
+int32_t dtype_code(DLDataType t) {
+  if (t.lanes != 1) return -1;
+  switch (t.code) {
+    case kDLBool:
+      return t.bits == 8 ? TP_DTYPE_BOOL : -1;
+    case kDLUInt:
+      switch (t.bits) {
+        case 1: return TP_DTYPE_BOOL;
+        case 8: return TP_DTYPE_UINT8;
+        case 16: return TP_DTYPE_UINT16;
+        case 32: return TP_DTYPE_UINT32;
+        case 64: return TP_DTYPE_UINT64;
+      }
+      return -1;
+    case kDLInt:
+      switch (t.bits) {
+        case 8: return TP_DTYPE_INT8;
+        case 16: return TP_DTYPE_INT16;
+        case 32: return TP_DTYPE_INT32;
+        case 64: return TP_DTYPE_INT64;
+      }
+      return -1;
+    case kDLFloat:
+      switch (t.bits) {
+        case 16: return TP_DTYPE_FLOAT16;
+        case 32: return TP_DTYPE_FLOAT32;
+        case 64: return TP_DTYPE_FLOAT64;
+      }
+      return -1;
+    case kDLBfloat:
+      return t.bits == 16 ? TP_DTYPE_BFLOAT16 : -1;
+    case kDLComplex:
+      switch (t.bits) {
+        case 64: return TP_DTYPE_COMPLEX64;
+        case 128: return TP_DTYPE_COMPLEX128;
+      }
+      return -1;
+  }
+  return -1;
+}
+
+std::string dtype_text(DLDataType t) {
+  const int32_t code = dtype_code(t);
+  if (code >= 0) return kDtypeNames[code];
+  return "dtype(code=" + std::to_string(t.code) + ", bits=" + std::to_string(t.bits) +
+         ", lanes=" + std::to_string(t.lanes) + ")";
+}
+
+std::string device_text(DLDevice d) {
+  const char* name = nullptr;
+  switch (d.device_type) {
+    case kDLCPU: return "cpu";
+    case kDLCUDA: name = "cuda"; break;
+    case kDLCUDAHost: name = "cuda_host"; break;
+    case kDLROCM: name = "rocm"; break;
+    case kDLMetal: name = "metal"; break;
+    case kDLVulkan: name = "vulkan"; break;
+    default: break;
+  }
+  std::string text = name ? name : "device" + std::to_string(static_cast<int>(d.device_type));
+  return text + ":" + std::to_string(d.device_id);
+}
+
+std::string admitted_text(uint32_t dtypes) {
+  std::string text;
+  int left = __builtin_popcount(dtypes);
+  for (int code = 0; code < TP_DTYPE_COUNT; ++code) {
+    if (!(dtypes >> code & 1u)) continue;
+    text += kDtypeNames[code];
+    if (--left == 1) text += " or ";
+    else if (left > 1) text += ", ";
+  }
+  return text;
+}
+
+std::string tuple_text(const int64_t* values, int32_t n) {
+  std::string text = "(";
+  for (int32_t i = 0; i < n; ++i) {
+    if (i) text += ", ";
+    text += std::to_string(values[i]);
+  }
+  if (n == 1) text += ",";
+  return text + ")";
+}
+
+std::string kind_text(const TVMFFIAny& value) {
+  switch (value.type_index) {
+    case kTVMFFINone: return "None";
+    case kTVMFFIInt: return "int";
+    case kTVMFFIBool: return "bool";
+    case kTVMFFIFloat: return "float";
+    case kTVMFFIDLTensorPtr:
+    case kTVMFFITensor: return "Tensor";
+    case kTVMFFIRawStr:
+    case kTVMFFISmallStr:
+    case kTVMFFIStr: return "str";
+    case kTVMFFISmallBytes:
+    case kTVMFFIBytes:
+    case kTVMFFIByteArrayPtr: return "bytes";
+    case kTVMFFIDataType: return "dtype";
+    case kTVMFFIDevice: return "device";
+    case kTVMFFIFunction: return "function";
+    case kTVMFFIArray: return "list";
+    case kTVMFFIMap: return "dict";
+    case kTVMFFIBigInt: return "int";
+    case kTVMFFIOpaquePyObject: return "Python object";
+    default: break;
+  }
+  const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(value.type_index);
+  if (info) return std::string(info->type_key.data, info->type_key.size);
+  return "type " + std::to_string(value.type_index);
+}
+
+std::string where(const tp_guard* g, const tp_guard_arg* a) {
+  return "[" + std::string(g->name) + "] argument '" + a->name + "': ";
+}
+
+int fail(const char* kind, const std::string& message) {
+  return tp_rt_raise(kind, message.c_str());
+}
+
+const DLTensor* tensor_of(const TVMFFIAny& value) {
+  if (value.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(value.v_ptr);
+  if (value.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(value.v_obj);
+  return nullptr;
+}
+
+int64_t element_bytes(const DLTensor* t) { return (t->dtype.bits * t->dtype.lanes + 7) / 8; }
+
+int64_t count(const DLTensor* t) {
+  int64_t n = 1;
+  for (int32_t i = 0; i < t->ndim; ++i) n *= t->shape[i];
+  return n;
+}
+
+bool contiguous(const DLTensor* t) {
+  if (!t->strides) return true;
+  for (int32_t i = 0; i < t->ndim; ++i)
+    if (t->shape[i] == 0) return true;
+  int64_t step = 1;
+  for (int32_t i = t->ndim - 1; i >= 0; --i) {
+    if (t->shape[i] == 1) continue;
+    if (t->strides[i] != step) return false;
+    step *= t->shape[i];
+  }
+  return true;
+}
+
+char* first_byte(const DLTensor* t) { return static_cast<char*>(t->data) + t->byte_offset; }
+
+// Lowest byte and one past the highest byte that the tensor's elements occupy.
+void extent(const DLTensor* t, const char** low, const char** high) {
+  const int64_t bytes = element_bytes(t);
+  int64_t down = 0, up = 0;
+  if (t->strides) {
+    for (int32_t i = 0; i < t->ndim; ++i) {
+      const int64_t reach = (t->shape[i] - 1) * t->strides[i];
+      (reach < 0 ? down : up) += reach;
+    }
+  } else {
+    up = count(t) - 1;
+  }
+  *low = first_byte(t) + down * bytes;
+  *high = first_byte(t) + (up + 1) * bytes;
+}
+
+int64_t gcd(int64_t a, int64_t b) {
+  while (b) {
+    const int64_t r = a % b;
+    a = b;
+    b = r;
+  }
+  return a < 0 ? -a : a;
+}
+
+int64_t stride_gcd(const DLTensor* t, int64_t g) {
+  const int64_t bytes = element_bytes(t);
+  if (!t->strides) return gcd(g, bytes);
+  for (int32_t i = 0; i < t->ndim; ++i)
+    if (t->shape[i] > 1) g = gcd(g, t->strides[i] * bytes);
+  return g;
+}
+
+// Whether two tensors may share an element. Exact for contiguous data; for strided data columns
+// such as x[:, 0] and x[:, 1] are told apart by the common divisor of all steps, and the rest is
+// taken as shared.
+bool overlap(const DLTensor* a, const DLTensor* b) {
+  if (count(a) == 0 || count(b) == 0) return false;
+  const char *a_low, *a_high, *b_low, *b_high;
+  extent(a, &a_low, &a_high);
+  extent(b, &b_low, &b_high);
+  if (a_high <= b_low || b_high <= a_low) return false;
+  const int64_t step = stride_gcd(b, stride_gcd(a, 0));
+  if (step == 0) return true;
+  int64_t shift = (first_byte(b) - first_byte(a)) % step;
+  if (shift < 0) shift += step;
+  return shift < element_bytes(a) || shift > step - element_bytes(b);
+}
+
+// Whether two indices of one tensor can meet in one element; conservative only for strides that
+// no slice, transpose or expand produces.
+bool self_overlap(const DLTensor* t) {
+  if (!t->strides || count(t) == 0) return false;
+  int64_t seen = 0;
+  bool used[64] = {};
+  if (t->ndim > 64) return false;
+  for (int32_t round = 0; round < t->ndim; ++round) {
+    int32_t best = -1;
+    int64_t best_step = 0;
+    for (int32_t i = 0; i < t->ndim; ++i) {
+      if (used[i] || t->shape[i] == 1) continue;
+      const int64_t step = t->strides[i] < 0 ? -t->strides[i] : t->strides[i];
+      if (best < 0 || step < best_step) best = i, best_step = step;
+    }
+    if (best < 0) return false;
+    used[best] = true;
+    if (best_step <= seen) return true;
+    seen += best_step * (t->shape[best] - 1);
+  }
+  return false;
+}
+
+int wrong_count(const tp_guard* g, int32_t got) {
+  std::string names;
+  for (int32_t i = 0; i < g->num_args; ++i) names += (i ? ", " : "") + std::string(g->args[i].name);
+  return fail("TypeError", "[" + std::string(g->name) + "] expected " +
+                               std::to_string(g->num_args) +
+                               (g->num_args == 1 ? " argument" : " arguments") +
+                               (names.empty() ? "" : " (" + names + ")") + ", got " +
+                               std::to_string(got) + ". Call " + g->name + "(" + names + ").");
+}
+
+int wrong_kind(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value) {
+  const char* expected = "";
+  std::string advice;
+  const std::string name = a->name;
+  switch (a->kind) {
+    case TP_KIND_TENSOR:
+      expected = "Tensor or NumPy array";
+      advice = value.type_index == kTVMFFINone ? "Pass a tensor." : "Write tp.tensor(" + name + ").";
+      break;
+    case TP_KIND_INT:
+      expected = "int";
+      advice = value.type_index == kTVMFFIFloat ? "Write int(" + name + ")." : "Pass an int.";
+      break;
+    case TP_KIND_FLOAT:
+      expected = "float";
+      advice = tensor_of(value) ? "Write " + name + ".item()." : "Pass a float.";
+      break;
+    case TP_KIND_BOOL:
+      expected = "bool";
+      advice = "Pass True or False.";
+      break;
+    default:
+      break;
+  }
+  return fail("TypeError",
+              where(g, a) + "expected " + expected + ", got " + kind_text(value) + ". " + advice);
+}
+
+int out_of_range(const tp_guard* g, const tp_guard_arg* a, const std::string& got) {
+  return fail("ValueError", where(g, a) + "expected an integer from " + std::to_string(a->low) +
+                                " to " + std::to_string(a->high) + " (C++ type " + a->type +
+                                "), got " + got + ". Declare the parameter int64_t in the cell if " +
+                                "larger values are meant.");
+}
+
+int check_scalar(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value) {
+  const int32_t t = value.type_index;
+  switch (a->kind) {
+    case TP_KIND_INT:
+      if (t == kTVMFFIBigInt) return out_of_range(g, a, "an integer beyond 64 bits");
+      if (t != kTVMFFIInt && t != kTVMFFIBool) return wrong_kind(g, a, value);
+      if (value.v_int64 < a->low || value.v_int64 > a->high)
+        return out_of_range(g, a, std::to_string(value.v_int64));
+      return 0;
+    case TP_KIND_FLOAT:
+      if (t != kTVMFFIInt && t != kTVMFFIBool && t != kTVMFFIFloat) return wrong_kind(g, a, value);
+      return 0;
+    case TP_KIND_BOOL:
+      if (t != kTVMFFIInt && t != kTVMFFIBool) return wrong_kind(g, a, value);
+      return 0;
+    default:
+      return 0;
+  }
+}
+
+int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uint32_t admitted,
+                const std::string& because) {
+  const std::string name = a->name;
+  const int32_t first = __builtin_ctz(admitted);
+  std::string advice;
+  if (a->flags & TP_FLAG_WRITES) {
+    advice = "It is written, so make it " + std::string(kDtypeNames[first]) +
+             " from the start: a cast would receive the result instead.";
+  } else {
+    advice = "Write " + name +
+             (kCasts[first] ? kCasts[first] : ".to(tp." + std::string(kDtypeNames[first]) + ")") +
+             ", or " + name + ".astype('" + kDtypeNames[first] + "') for a NumPy array.";
+  }
+  return fail("TypeError", where(g, a) + "expected " + admitted_text(admitted) + " on cpu" +
+                               because + ", got " + dtype_text(t->dtype) + " on " +
+                               device_text(t->device) + ". " + advice);
+}
+
+int check_layout(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+  if ((a->flags & TP_FLAG_CONTIGUOUS) && !contiguous(t)) {
+    const std::string name = a->name;
+    const std::string advice =
+        a->flags & TP_FLAG_WRITES
+            ? "It is written, so pass contiguous memory: a copy would receive the result instead."
+            : "Write " + name + ".contiguous(), or np.ascontiguousarray(" + name +
+                  ") for a NumPy array.";
+    return fail("ValueError", where(g, a) + "expected contiguous data, got strides " +
+                                  tuple_text(t->strides, t->ndim) + " for shape " +
+                                  tuple_text(t->shape, t->ndim) + ". " + advice);
+  }
+  if ((a->flags & TP_FLAG_WRITES) && self_overlap(t))
+    return fail("ValueError", where(g, a) +
+                                  "expected memory of its own for each element, got strides " +
+                                  tuple_text(t->strides, t->ndim) + " for shape " +
+                                  tuple_text(t->shape, t->ndim) + ". Write " + a->name +
+                                  ".clone().");
+  return 0;
+}
+
+int check_dims(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int64_t* sizes,
+               const char** owners) {
+  for (int32_t d = 0; d < t->ndim; ++d) {
+    const tp_dim& dim = a->dims[d];
+    if (dim.symbol == TP_DIM_FREE) continue;
+    const int64_t got = t->shape[d];
+    if (dim.symbol == TP_DIM_LITERAL) {
+      if (got == dim.value) continue;
+      return fail("ValueError", where(g, a) + "expected size " + std::to_string(dim.value) +
+                                    " in dimension " + std::to_string(d) + ", got " +
+                                    std::to_string(got) + " (shape " +
+                                    tuple_text(t->shape, t->ndim) +
+                                    "). The front matter's shape declares it.");
+    }
+    if (!owners[dim.symbol]) {
+      sizes[dim.symbol] = got;
+      owners[dim.symbol] = a->name;
+    } else if (sizes[dim.symbol] != got) {
+      return fail("ValueError", where(g, a) + "expected size " + std::to_string(sizes[dim.symbol]) +
+                                    " in dimension " + std::to_string(d) + " (" +
+                                    g->symbols[dim.symbol] + ", as argument '" +
+                                    owners[dim.symbol] + "' has), got " + std::to_string(got) +
+                                    " (shape " + tuple_text(t->shape, t->ndim) +
+                                    "). The front matter's shape declares it.");
+    }
+  }
+  return 0;
+}
+
+bool same_shape(const DLTensor* a, const DLTensor* b) {
+  return a->ndim == b->ndim &&
+         (a->ndim == 0 || std::memcmp(a->shape, b->shape, sizeof(int64_t) * a->ndim) == 0);
+}
+
+void fill_view(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, tp_view* v) {
+  v->data = first_byte(t);
+  v->shape = t->shape;
+  v->strides = t->strides;
+  v->numel = count(t);
+  v->ndim = t->ndim;
+  v->dtype = dtype_code(t->dtype);
+  v->guard = g;
+  v->arg = a;
+  if (!t->strides && t->ndim <= TP_VIEW_INLINE_STRIDES) {
+    int64_t step = 1;
+    for (int32_t i = t->ndim - 1; i >= 0; --i) {
+      v->inline_strides[i] = step;
+      step *= t->shape[i];
+    }
+    v->strides = v->inline_strides;
+  }
+}
+
+int check_tensor(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
+                 const TVMFFIAny* args, int64_t* sizes, const char** owners, int32_t* codes,
+                 const char** code_owners) {
+  if (t->device.device_type != kDLCPU)
+    return fail("ValueError", where(g, a) + "expected " +
+                                  (a->dtypes ? admitted_text(a->dtypes) : dtype_text(t->dtype)) +
+                                  " on cpu, got " + dtype_text(t->dtype) + " on " +
+                                  device_text(t->device) + ". Write " + a->name + ".cpu().");
+  const int32_t code = dtype_code(t->dtype);
+  if (a->dtypes && (code < 0 || !(a->dtypes >> code & 1u)))
+    return wrong_dtype(g, a, t, a->dtypes, "");
+  if (a->variable >= 0) {
+    if (!code_owners[a->variable]) {
+      codes[a->variable] = code;
+      code_owners[a->variable] = a->name;
+    } else if (codes[a->variable] != code) {
+      return wrong_dtype(g, a, t, 1u << codes[a->variable],
+                         " as argument '" + std::string(code_owners[a->variable]) + "'");
+    }
+  }
+  if (a->rank >= 0 && t->ndim != a->rank)
+    return fail("ValueError", where(g, a) + "expected " + std::to_string(a->rank) +
+                                  (a->rank == 1 ? " dimension" : " dimensions") + ", got " +
+                                  std::to_string(t->ndim) + " (shape " +
+                                  tuple_text(t->shape, t->ndim) + "). Write " + a->name +
+                                  ".reshape(...) with " + std::to_string(a->rank) +
+                                  (a->rank == 1 ? " size." : " sizes."));
+  if (a->like >= 0) {
+    const DLTensor* other = tensor_of(args[a->like]);
+    if (!same_shape(t, other))
+      return fail("ValueError", where(g, a) + "expected shape " +
+                                    tuple_text(other->shape, other->ndim) + " as argument '" +
+                                    g->args[a->like].name + "', got " +
+                                    tuple_text(t->shape, t->ndim) +
+                                    ". Expand or reshape it; where other shapes are meant, " +
+                                    "declare them with shape: in the front matter.");
+  }
+  if (a->dims) {
+    const int failed = check_dims(g, a, t, sizes, owners);
+    if (failed) return failed;
+  }
+  return check_layout(g, a, t);
+}
+
+int check_aliases(const tp_guard* g, const TVMFFIAny* args) {
+  for (int32_t i = 0; i < g->num_args; ++i) {
+    if (!(g->args[i].flags & TP_FLAG_WRITES) || (g->args[i].flags & TP_FLAG_ALIAS_OK)) continue;
+    const DLTensor* written = tensor_of(args[i]);
+    if (!written) continue;
+    for (int32_t j = 0; j < g->num_args; ++j) {
+      const DLTensor* other = j == i ? nullptr : tensor_of(args[j]);
+      if (!other || (g->args[j].flags & TP_FLAG_ALIAS_OK) || !overlap(written, other)) continue;
+      return fail("ValueError", where(g, &g->args[i]) + "expected memory of its own, got memory " +
+                                    "shared with argument '" + g->args[j].name + "'. Write tp.empty_like(" +
+                                    g->args[i].name + ") and pass that.");
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int tp_rt_guard(const tp_guard* g, const TVMFFIAny* args, int32_t num_args, tp_view* views,
+                int32_t* codes) {
+  if (num_args != g->num_args) return wrong_count(g, num_args);
+  int64_t sizes[TP_MAX_SYMBOLS];
+  const char* owners[TP_MAX_SYMBOLS] = {};
+  const char* code_owners[TP_DTYPE_COUNT] = {};
+  int32_t tensors = 0, written = 0;
+  for (int32_t i = 0; i < num_args; ++i) {
+    const tp_guard_arg* a = &g->args[i];
+    if (a->kind != TP_KIND_TENSOR) {
+      const int failed = check_scalar(g, a, args[i]);
+      if (failed) return failed;
+      continue;
+    }
+    const DLTensor* t = tensor_of(args[i]);
+    if (!t) return wrong_kind(g, a, args[i]);
+    const int failed = check_tensor(g, a, t, args, sizes, owners, codes, code_owners);
+    if (failed) return failed;
+    if (views) fill_view(g, a, t, &views[tensors]);
+    ++tensors;
+    written += (a->flags & TP_FLAG_WRITES) != 0;
+  }
+  return written && tensors > 1 ? check_aliases(g, args) : 0;
+}
+
+void tp_rt_bad_index(const tp_view* v, int64_t index, int64_t bound, int32_t dim) {
+  std::string text = where(v->guard, v->arg);
+  if (dim == -2)
+    text += "dimension " + std::to_string(index) + " asked of a view of " + std::to_string(bound) +
+            (bound == 1 ? " dimension." : " dimensions.");
+  else if (dim == -1)
+    text += "index " + std::to_string(index) + " is outside its " + std::to_string(bound) +
+            " elements (shape " + tuple_text(v->shape, v->ndim) + ").";
+  else
+    text += "index " + std::to_string(index) + " is outside dimension " + std::to_string(dim) +
+            " of size " + std::to_string(bound) + " (shape " + tuple_text(v->shape, v->ndim) + ").";
+  tp_rt_throw("IndexError", text.c_str());
+}
+
+void tp_rt_bad_rank(const tp_view* v, int32_t given) {
+  const std::string text = where(v->guard, v->arg) + "indexed with " + std::to_string(given) +
+                           " indices, it has " + std::to_string(v->ndim) + " dimensions (shape " +
+                           tuple_text(v->shape, v->ndim) + ").";
+  tp_rt_throw("IndexError", text.c_str());
+}
+
+}  // extern "C"
