@@ -81,6 +81,10 @@ USER_SETTINGS: dict[str, dict[str, object]] = {
 HARMLESS_PAGE_ERRORS = ("Canceled future for",)
 
 
+class BrowserMissingError(RuntimeError):
+    """No Chromium was found."""
+
+
 class LabServer:
     """``jupyter lab`` on a free port of the loopback interface, with folders of its own.
 
@@ -282,6 +286,18 @@ class LabBrowser:
             self._forget_page()
             raise
 
+    @contextlib.contextmanager
+    def static_page(self, file: Path) -> Iterator[Page]:
+        """Show a saved page as a reader without scripts and without network sees it."""
+        assert self._chromium is not None
+        context = self._chromium.new_context(java_script_enabled=False, offline=True)
+        try:
+            page = context.new_page()
+            page.goto(file.as_uri())
+            yield page
+        finally:
+            context.close()
+
     def _show(self, name: str, theme: str) -> NotebookTab:
         if self._context is None:
             page = self._new_page()
@@ -407,14 +423,20 @@ class NotebookTab:
 
 
 def find_chromium() -> str:
-    """Return the browser's path: ``$CHROMIUM``, or the first known name on ``PATH``."""
+    """Return the browser's path: ``$CHROMIUM``, or the first known name on ``PATH``.
+
+    Raises
+    ------
+    BrowserMissingError
+        If there is none.
+    """
     named = os.environ.get("CHROMIUM")
     names = [named] if named else ["chromium", "chromium-browser", "google-chrome"]
     for name in names:
         path = shutil.which(name)
         if path is not None:
             return path
-    raise RuntimeError(
+    raise BrowserMissingError(
         f"no browser: looked for {', '.join(names)}. Install Debian's package chromium,"
         " set CHROMIUM to the path of one, or leave these tests out: -m 'not browser'."
     )
