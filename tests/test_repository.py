@@ -1,0 +1,39 @@
+"""What the documents say of the repository is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_paths_named_in_a_document_exist(name: str) -> None:
+    text = (ROOT / name).read_text()
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    quoted = re.findall(r"`((?:tensorplay|magics|tests|notebooks)/[\w./-]*)`", text)
+    missing = [path for path in (*linked, *quoted) if not (ROOT / path).exists()]
+    assert missing == []
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    """The script cuts the command out of README.md; here the same text is found by other means."""
+    readme = (ROOT / "README.md").read_text()
+    block = re.search(r"<!-- test command -->\n```sh\n(.+)\n```\n<!-- end -->", readme)
+    assert block is not None
+    assert block[1].endswith("-m pytest")
+    cut = re.search(r"^test_command=(\$\(.*\))$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert cut is not None
+    done = subprocess.run(
+        ["bash", "-c", f'printf "%s" "{cut[1]}"'],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.stdout == block[1]
