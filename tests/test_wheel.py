@@ -1,0 +1,79 @@
+"""The wheel has all that a cell needs: used from a folder of its own, away from the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+BUILD = "import sys; from scikit_build_core.build import build_wheel; build_wheel(sys.argv[1])"
+
+USE = '''
+import sys, tensorplay as tp, tpkernel
+folder = sys.argv[1]
+assert tp.__file__.startswith(folder), tp.__file__
+assert tpkernel.__file__.startswith(folder), tpkernel.__file__
+report = tpkernel.build("""/*---
+op: wheel::triple(Tensor x) -> Tensor
+derivatives:
+  x: 3 * grad
+---*/
+template <typename T>
+void triple(tp::In<T> x, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = 3 * x[i];
+}
+""")
+triple = tp.library.get_op("wheel::triple")
+print(triple(tp.tensor([1.0, 2.0])).numpy().tolist())
+'''
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-c", BUILD, str(folder)], check=True, cwd=ROOT)
+    (wheel,) = folder.glob("*.whl")
+    assert wheel.name.startswith("tensorplay_workbench-")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def test_wheel_holds_every_file_of_the_packages(unpacked: Path) -> None:
+    for folder in (ROOT / "tensorplay", ROOT / "magics" / "tpkernel"):
+        kept = {
+            path.relative_to(folder.parent)
+            for path in folder.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert {path for path in kept if not (unpacked / path).is_file()} == set()
+
+
+def test_wheel_holds_what_is_no_python(unpacked: Path) -> None:
+    for pattern in (
+        *("tensorplay/py.typed", "tpkernel/py.typed"),
+        *("tensorplay/include/tensorplay/kernel.h", "tensorplay/utils/cpp_jit/runtime/*.cpp"),
+        *("tpkernel/*.js", "tpkernel/*.css"),
+        *("*.dist-info/licenses/LICENSE",),
+    ):
+        assert list(unpacked.glob(pattern)), pattern
+
+
+@pytest.mark.slow
+def test_cell_builds_from_the_wheel_alone(unpacked: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", USE, str(unpacked)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(unpacked)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("[3.0, 6.0]")
