@@ -1,0 +1,563 @@
+"""The tensor: memory, views, versions and gradient slots. Operators are attached from above."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from tensorplay import _device, _dtype, _printing
+from tensorplay._methods import TensorMethods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from tensorplay._device import device
+    from tensorplay._dtype import dtype
+
+__all__ = ["MetaArray", "Size", "Spec", "Tensor", "VersionCounter", "contiguous_strides", "wrap"]
+
+TensorT = TypeVar("TensorT", bound="Tensor")
+
+
+class Size(tuple[int, ...]):
+    """The shape of a tensor: a tuple of sizes."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self)
+
+    def __repr__(self) -> str:
+        return f"Size({list(self)})"
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a row-major tensor of `shape`."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+class Spec(NamedTuple):
+    """What is known of a tensor without its elements: shape, type and, if unusual, strides."""
+
+    shape: tuple[int, ...]
+    dtype: dtype
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+class MetaArray:
+    """Stands in a meta tensor where a NumPy array stands in others; answers the same questions."""
+
+    __slots__ = ("dtype", "itemsize", "shape", "size", "strides")
+
+    def __init__(self, spec: Spec) -> None:
+        self.shape = spec.shape
+        self.dtype = spec.dtype.numpy
+        self.itemsize = spec.dtype.itemsize
+        self.size = math.prod(spec.shape)
+        strides = contiguous_strides(spec.shape) if spec.strides is None else spec.strides
+        self.strides = tuple(s * self.itemsize for s in strides)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+
+class VersionCounter:
+    """Counts the in-place writes to one piece of memory; its views share one counter.
+
+    ``history`` counts those writes that changed the autograd history of the memory, after which
+    the views must look up their own history again.
+    """
+
+    __slots__ = ("history", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.history = 0
+
+
+class Tensor(TensorMethods):
+    """An n-dimensional array that can carry a gradient.
+
+    Parameters
+    ----------
+    data
+        Numbers, nested sequences of numbers, or an array; copied. Floats by default.
+    device
+        Where the elements lie.
+    requires_grad
+        Whether operations on the tensor are recorded.
+
+    See Also
+    --------
+    tensorplay.tensor : infers the type from the data.
+    """
+
+    # Defaults on the class keep the construction of a tensor to two assignments.
+    _array: Any
+    _dtype: dtype
+    _requires_grad: bool = False
+    _grad: Tensor | None = None
+    _grad_fn: Any = None
+    _output_nr: int = 0
+    _counter: VersionCounter | None = None
+    _base: Tensor | None = None
+    _replay: Callable[[Tensor], Tensor] | None = None
+    _seen: int = 0
+    _accumulator: Any = None
+    _hooks: Any = None
+    _tangent: Tensor | None = None
+
+    __array_ufunc__ = None  # so that `ndarray + tensor` asks the tensor
+
+    def __new__(
+        cls: type[TensorT],
+        data: Any = (),
+        *,
+        device: str | device | None = None,
+        requires_grad: bool = False,
+    ) -> TensorT:
+        self = object.__new__(cls)
+        if isinstance(data, Tensor):
+            self._array = data._array if data.is_meta else data._array.copy()
+            self._dtype = data._dtype
+        else:
+            d = _dtype.get_default_dtype()
+            self._array = np.array(data, dtype=d.numpy)
+            self._dtype = d
+        if _device.as_device(device, "Tensor").type == "meta":
+            self._array = MetaArray(Spec(self._array.shape, self._dtype))
+        if requires_grad:
+            self.requires_grad = True
+        return self
+
+    # --- what it is -------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Size:
+        """Sizes of the dimensions."""
+        return Size(self._array.shape)
+
+    @property
+    def dtype(self) -> dtype:
+        """Type of the elements."""
+        return self._dtype
+
+    @property
+    def device(self) -> device:
+        """Where the elements lie."""
+        return _device.META if isinstance(self._array, MetaArray) else _device.CPU
+
+    @property
+    def is_meta(self) -> bool:
+        """True when there are no elements."""
+        return isinstance(self._array, MetaArray)
+
+    @property
+    def is_cpu(self) -> bool:
+        """True when the elements lie in main memory."""
+        return not isinstance(self._array, MetaArray)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return int(self._array.ndim)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.numel() * self._dtype.itemsize
+
+    def element_size(self) -> int:
+        """Return the bytes of one element."""
+        return self._dtype.itemsize
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return int(self._array.ndim)
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return int(self._array.size)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or the size of dimension `dim`."""
+        return self.shape if dim is None else self._array.shape[self._axis("size", dim)]
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Return the steps between neighbours, in elements, of all dimensions or of `dim`."""
+        item = self._dtype.itemsize
+        if dim is None:
+            return tuple(s // item for s in self._array.strides)
+        return self._array.strides[self._axis("stride", dim)] // item
+
+    def _axis(self, operator: str, dim: int) -> int:
+        ndim = max(self._array.ndim, 1)
+        if not -ndim <= dim < ndim:
+            message = (
+                f"[{operator}] argument 'dim': Dimension out of range "
+                f"(expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})."
+            )
+            raise IndexError(message)
+        return dim % ndim
+
+    def data_ptr(self) -> int:
+        """Return the address of the first element."""
+        return int(self._elements("data_ptr").ctypes.data)
+
+    def storage_offset(self) -> int:
+        """Return how many elements lie between the start of the memory and the first element."""
+        array = self._elements("storage_offset")
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        return int(array.ctypes.data - root.ctypes.data) // self._dtype.itemsize
+
+    def is_contiguous(self) -> bool:
+        """Tell whether the elements lie in row-major order without gaps."""
+        if isinstance(self._array, MetaArray):
+            return self.stride() == contiguous_strides(self._array.shape)
+        return bool(self._array.flags.c_contiguous)
+
+    def is_floating_point(self) -> bool:
+        """Tell whether the type is a real floating one."""
+        return self._dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        """Tell whether the type is complex."""
+        return self._dtype.is_complex
+
+    # --- memory -----------------------------------------------------------------------------
+
+    def _elements(self, operator: str) -> npt.NDArray[Any]:
+        if isinstance(self._array, MetaArray):
+            message = f"[{operator}] a tensor on device meta has no elements to read."
+            raise NotImplementedError(message)
+        return self._array
+
+    def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
+        """Return the elements as a NumPy array on the same memory.
+
+        Parameters
+        ----------
+        force
+            Detach first if needed.
+
+        Raises
+        ------
+        RuntimeError
+            The tensor requires grad and `force` is not set.
+        """
+        if self._requires_grad and not force:
+            message = (
+                "[numpy] Can't call numpy() on Tensor that requires grad. "
+                "Write x.detach().numpy()."
+            )
+            raise RuntimeError(message)
+        return self._elements("numpy")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                message = f"[__array__] a conversion from {array.dtype} to {dtype} needs a copy."
+                raise ValueError(message)
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists of Python numbers."""
+        return self._elements("tolist").tolist()
+
+    def item(self) -> Any:
+        """Return the only element as a Python number.
+
+        Raises
+        ------
+        RuntimeError
+            There is not exactly one element.
+        """
+        array = self._elements("item")
+        if array.size != 1:
+            message = (
+                f"[item] a Tensor with {array.size} elements cannot be converted to Scalar. "
+                "Write x.tolist()."
+            )
+            raise RuntimeError(message)
+        return array.item()
+
+    def detach(self) -> Tensor:
+        """Return a tensor on the same memory that is outside the graph."""
+        result = wrap(self._array, self._dtype)
+        result._counter = self._shared_counter()
+        return result
+
+    @property
+    def data(self) -> Tensor:
+        """The same memory outside the graph, with a version counter of its own."""
+        return wrap(self._array, self._dtype)
+
+    # --- versions and views -----------------------------------------------------------------
+
+    def _shared_counter(self) -> VersionCounter:
+        counter = self._counter
+        if counter is None:
+            counter = self._counter = VersionCounter()
+        return counter
+
+    @property
+    def _version(self) -> int:
+        return 0 if self._counter is None else self._counter.value
+
+    def _bump_version(self) -> None:
+        self._shared_counter().value += 1
+
+    def _mark_view(self, of: Tensor, replay: Callable[[Tensor], Tensor]) -> None:
+        """Record that this tensor is `replay(of)` on the memory of `of`."""
+        self._counter = of._shared_counter()
+        inner = of._replay
+        if of._base is None:
+            self._base, self._replay = of, replay
+        elif inner is not None:
+            self._base, self._replay = of._base, lambda base: replay(inner(base))
+        self._seen = self._counter.history
+
+    def _synchronise(self) -> None:
+        """Look up the history of a view again if its base got a new one by an in-place write."""
+        counter = self._counter
+        if counter is None or self._base is None or self._replay is None:
+            return
+        if self._seen != counter.history:
+            self._seen = counter.history
+            twin = self._replay(self._base)
+            self._grad_fn, self._output_nr = twin._grad_fn, twin._output_nr
+            self._requires_grad = twin._requires_grad
+
+    # --- gradients --------------------------------------------------------------------------
+
+    @property
+    def grad_fn(self) -> Any:
+        """The node of the graph that made this tensor, None for a leaf."""
+        if self._base is not None:
+            self._synchronise()
+        return self._grad_fn
+
+    @property
+    def output_nr(self) -> int:
+        """Which output of `grad_fn` this tensor is."""
+        return self._output_nr
+
+    @property
+    def is_leaf(self) -> bool:
+        """True when no recorded operation made this tensor."""
+        return self.grad_fn is None
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on this tensor are recorded."""
+        if self._base is not None:
+            self._synchronise()
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and not self._dtype.is_differentiable:
+            message = (
+                "[requires_grad] only Tensors of floating point and complex dtype can require "
+                f"gradients, got {self._dtype!r}. Write x.float() first."
+            )
+            raise RuntimeError(message)
+        if not value and self.grad_fn is not None:
+            message = (
+                "[requires_grad] you can only change requires_grad flags of leaf variables. "
+                "Write x.detach()."
+            )
+            raise RuntimeError(message)
+        self._requires_grad = bool(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:  # noqa: FBT001, FBT002
+        """Set `requires_grad` and return the tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward passes have accumulated, None before the first."""
+        if self._grad is None and self._grad_fn is not None and not self.retains_grad:
+            warnings.warn(
+                "the .grad of a tensor that is not a leaf Tensor is read; it is not filled by "
+                "backward() unless x.retain_grad() was called.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                message = f"[grad] expected Tensor or None, got {type(value).__name__}."
+                raise TypeError(message)
+            if value._array.shape != self._array.shape:
+                message = (
+                    f"[grad] expected a gradient of size {list(self.shape)}, the size of the "
+                    f"tensor, got {list(value.shape)}."
+                )
+                raise RuntimeError(message)
+            if value._dtype is not self._dtype:
+                message = (
+                    f"[grad] expected a gradient of dtype {self._dtype!r}, the dtype of the "
+                    f"tensor, got {value._dtype!r}."
+                )
+                raise RuntimeError(message)
+            if value is self:
+                message = "[grad] a tensor cannot be its own gradient. Write x.detach().clone()."
+                raise RuntimeError(message)
+        self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether backward fills `grad` although the tensor is not a leaf."""
+        node = self.grad_fn
+        return node is not None and node.retains(self._output_nr)
+
+    # --- Python protocols -------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        if self._array.ndim == 0:
+            message = "[len] a 0-d tensor has no length."
+            raise TypeError(message)
+        return int(self._array.shape[0])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self._array.ndim == 0:
+            message = "[iter] iteration over a 0-d tensor. Write x.item()."
+            raise TypeError(message)
+        return (self[i] for i in range(self._array.shape[0]))
+
+    def __bool__(self) -> bool:
+        array = self._elements("bool")
+        if array.size != 1:
+            what = "no values" if array.size == 0 else "more than one value"
+            message = f"[bool] a Tensor with {what} is ambiguous. Write x.any() or x.all()."
+            raise RuntimeError(message)
+        return bool(array.item())
+
+    def _only(self, operator: str) -> Any:
+        array = self._elements(operator)
+        if array.size != 1:
+            message = (
+                f"[{operator}] only one element tensors can be converted to Python scalars, "
+                f"got {array.size} elements."
+            )
+            raise ValueError(message)
+        return array.item()
+
+    def __int__(self) -> int:
+        return int(self._only("int"))
+
+    def __float__(self) -> float:
+        return float(self._only("float"))
+
+    def __complex__(self) -> complex:
+        return complex(self._only("complex"))
+
+    def __index__(self) -> int:
+        if self._dtype.kind > _dtype.INTEGER:
+            message = (
+                "[index] only integer tensors of a single element can be converted to an index, "
+                f"got {self._dtype!r}."
+            )
+            raise TypeError(message)
+        return int(self._only("index"))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return _printing.describe(self)
+
+    def __format__(self, spec: str) -> str:
+        if self._array.ndim == 0 and spec and not self.is_meta:
+            return format(self.item(), spec)
+        return format(repr(self), spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self.grad_fn is not None:
+            message = (
+                "[deepcopy] only Tensors created explicitly by the user (graph leaves) support "
+                "the deepcopy protocol. Write x.detach().clone()."
+            )
+            raise RuntimeError(message)
+        array = self._array if self.is_meta else self._array.copy(order="K")
+        result: Tensor = object.__new__(type(self))
+        result.__dict__.update(_array=array, _dtype=self._dtype, _requires_grad=self._requires_grad)
+        memo[id(self)] = result
+        if self._grad is not None:
+            result._grad = self._grad.__deepcopy__(memo)
+        return result
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.grad_fn is not None:
+            message = "[pickle] only graph leaves can be pickled. Write x.detach()."
+            raise RuntimeError(message)
+        if isinstance(self._array, MetaArray):
+            return _unpickle_meta, (Spec(self._array.shape, self._dtype, self.stride()),)
+        return _unpickle, (type(self), self._array, self._dtype, self._requires_grad)
+
+
+def _unpickle(cls: type[Tensor], array: Any, d: dtype, requires_grad: bool) -> Tensor:  # noqa: FBT001
+    result: Tensor = object.__new__(cls)
+    result.__dict__.update(_array=array, _dtype=d, _requires_grad=requires_grad)
+    return result
+
+
+def _unpickle_meta(spec: Spec) -> Tensor:
+    return wrap(MetaArray(spec), spec.dtype)
+
+
+def wrap(array: Any, d: dtype | None = None) -> Tensor:
+    """Return a tensor on the memory of `array`, a NumPy array or a `MetaArray`."""
+    result = object.__new__(Tensor)
+    result._array = array
+    result._dtype = _dtype.from_numpy_dtype(array.dtype) if d is None else d
+    return result
+
+
+def spec_of(tensor: Tensor) -> Spec:
+    """Return shape and type of `tensor`; strides only where they are not row-major."""
+    array = tensor._array
+    if isinstance(array, MetaArray) or not array.flags.c_contiguous:
+        return Spec(array.shape, tensor._dtype, tensor.stride())
+    return Spec(array.shape, tensor._dtype)

@@ -1,0 +1,26 @@
+"""Automatic differentiation."""
+
+from __future__ import annotations
+
+from tensorplay.autograd import forward_ad, graph
+from tensorplay.autograd.backward import backward, grad
+from tensorplay.autograd.function import Function, once_differentiable
+from tensorplay.autograd.grad_mode import (
+    enable_grad,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+
+__all__ = [
+    "Function",
+    "backward",
+    "enable_grad",
+    "forward_ad",
+    "grad",
+    "graph",
+    "is_grad_enabled",
+    "no_grad",
+    "once_differentiable",
+    "set_grad_enabled",
+]

@@ -1,0 +1,327 @@
+"""`backward` and `grad`: the reverse pass as people call it, and the hooks on tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensorplay._methods import attach
+from tensorplay._tensor import Tensor
+from tensorplay.autograd.engine import run_backward
+from tensorplay.autograd.graph import AccumulateGrad, RemovableHandle, edge_of, leaf_hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorplay.autograd.graph import Edge
+
+__all__ = ["backward", "grad"]
+
+
+def _as_sequence(value: Any, operator: str, argument: str) -> list[Any]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return list(value)
+    message = (
+        f"[{operator}] argument '{argument}': expected a Tensor or a sequence of them, "
+        f"got {type(value).__name__}."
+    )
+    raise TypeError(message)
+
+
+def _roots(operator: str, tensors: list[Any], grads: Any) -> list[tuple[Edge, Tensor]]:
+    """Pair each output that requires grad with its gradient."""
+    given = [None] * len(tensors) if grads is None else _as_sequence(grads, operator, "gradient")
+    if len(given) != len(tensors):
+        message = (
+            f"[{operator}] expected one gradient per output: got {len(tensors)} tensors and "
+            f"{len(given)} gradients."
+        )
+        raise RuntimeError(message)
+    roots: list[tuple[Edge, Tensor]] = []
+    for number, (tensor, gradient) in enumerate(zip(tensors, given, strict=True)):
+        if not isinstance(tensor, Tensor):
+            message = f"[{operator}] expected Tensors, got {type(tensor).__name__} at {number}."
+            raise TypeError(message)
+        edge = edge_of(tensor)
+        if edge is None:
+            message = (
+                f"[{operator}] element {number} of tensors does not require grad and does not "
+                "have a grad_fn. Set requires_grad on the inputs of the computation."
+            )
+            raise RuntimeError(message)
+        if gradient is None:
+            if tensor.numel() != 1:
+                message = (
+                    f"[{operator}] grad can be implicitly created only for scalar outputs, got "
+                    f"size {list(tensor.shape)}. Pass a gradient, or reduce with y.sum()."
+                )
+                raise RuntimeError(message)
+            gradient = tensor.detach().new_ones(tensor.shape)
+        elif not isinstance(gradient, Tensor):
+            message = (
+                f"[{operator}] gradients can be either Tensors or None, "
+                f"got {type(gradient).__name__}."
+            )
+            raise TypeError(message)
+        elif gradient.shape != tensor.shape:
+            message = (
+                f"[{operator}] Mismatch in shape: grad_output[{number}] has a shape of "
+                f"{list(gradient.shape)} and output[{number}] has a shape of "
+                f"{list(tensor.shape)}."
+            )
+            raise RuntimeError(message)
+        elif gradient.dtype is not tensor.dtype:
+            gradient = gradient.to(tensor.dtype)
+        roots.append((edge, gradient))
+    return roots
+
+
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,  # noqa: FBT001
+    create_graph: bool = False,  # noqa: FBT001, FBT002
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of `tensors` to the ``grad`` of the leaves.
+
+    Parameters
+    ----------
+    tensors
+        Tensor, or sequence of tensors, to differentiate.
+    grad_tensors
+        Gradient of each; may be left out for tensors of one element.
+    retain_graph
+        Keep the graph for another pass; by default as `create_graph`.
+    create_graph
+        Record the pass itself, so that the gradients can be differentiated.
+    grad_variables
+        Old name of `grad_tensors`.
+    inputs
+        Tensors (one, a sequence or a mapping) whose ``grad`` is filled instead of that of all
+        leaves.
+
+    Raises
+    ------
+    RuntimeError
+        An output does not require grad; a gradient is missing or of another shape; the graph
+        was freed.
+    """
+    if grad_variables is not None:
+        warnings.warn(
+            "`grad_variables` is deprecated. Use `grad_tensors`.", FutureWarning, stacklevel=2
+        )
+        grad_tensors = grad_variables if grad_tensors is None else grad_tensors
+    roots = _roots("backward", _as_sequence(tensors, "backward", "tensors"), grad_tensors)
+    keep = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        run_backward(roots, retain_graph=keep, create_graph=create_graph)
+        return
+    wanted = _as_sequence(inputs, "backward", "inputs")
+    if not wanted:
+        message = "[backward] argument 'inputs': cannot be empty."
+        raise RuntimeError(message)
+    edges = [_wanted_edge("backward", tensor, n) for n, tensor in enumerate(wanted)]
+    grads = run_backward(roots, retain_graph=keep, create_graph=create_graph, inputs=edges)
+    for tensor, edge, gradient in zip(wanted, edges, grads, strict=True):
+        if gradient is not None and not isinstance(edge.node, AccumulateGrad):
+            kept = gradient.clone() if create_graph else gradient.detach().clone()
+            tensor._grad = kept if tensor._grad is None else tensor._grad + kept
+
+
+def _wanted_edge(operator: str, tensor: Any, number: int) -> Edge:
+    if not isinstance(tensor, Tensor):
+        message = f"[{operator}] expected Tensors as inputs, got {type(tensor).__name__}."
+        raise TypeError(message)
+    edge = edge_of(tensor)
+    if edge is None:
+        message = (
+            f"[{operator}] one of the differentiated Tensors (input {number}) does not require "
+            "grad. Write x.requires_grad_() before the computation."
+        )
+        raise RuntimeError(message)
+    return edge
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,  # noqa: FBT001
+    create_graph: bool = False,  # noqa: FBT001, FBT002
+    only_inputs: bool = True,  # noqa: FBT001, FBT002
+    allow_unused: bool | None = None,  # noqa: FBT001
+    is_grads_batched: bool = False,  # noqa: FBT001, FBT002
+    materialize_grads: bool = False,  # noqa: FBT001, FBT002
+) -> Any:
+    """Return the gradients of `outputs` with respect to `inputs`; no ``grad`` is touched.
+
+    Parameters
+    ----------
+    outputs
+        Tensor, or sequence of tensors, to differentiate.
+    inputs
+        Tensor, sequence or mapping of tensors to differentiate for.
+    grad_outputs
+        Gradient of each output; may be left out for tensors of one element. With
+        `is_grads_batched` each has an additional first dimension.
+    retain_graph, create_graph
+        As in `backward`.
+    only_inputs
+        Must be True; another value warns.
+    allow_unused
+        Give None for an input that no output depends on, instead of raising.
+    is_grads_batched
+        Run once per entry of the first dimension of `grad_outputs` and stack the results.
+    materialize_grads
+        Give zeros instead of None; implies `allow_unused`.
+
+    Returns
+    -------
+    tuple or dict
+        One gradient per input; a mapping of inputs gives a dictionary.
+
+    Raises
+    ------
+    RuntimeError
+        An input was not used and `allow_unused` is not set, or a reason of `backward`.
+    ValueError
+        `materialize_grads` together with ``allow_unused=False``.
+    """
+    if not only_inputs:
+        warnings.warn("[grad] only_inputs=False has no effect.", FutureWarning, stacklevel=2)
+    if materialize_grads and allow_unused is False:
+        message = "[grad] expected allow_unused to be True or not passed when materialize_grads=True."
+        raise ValueError(message)
+    outs = _as_sequence(outputs, "grad", "outputs")
+    wanted = _as_sequence(inputs, "grad", "inputs")
+    keep = create_graph if retain_graph is None else retain_graph
+    edges = [_wanted_edge("grad", tensor, number) for number, tensor in enumerate(wanted)]
+
+    def once(gradients: Any, retain: bool) -> list[Tensor | None]:  # noqa: FBT001
+        return run_backward(
+            _roots("grad", outs, gradients),
+            retain_graph=retain,
+            create_graph=create_graph,
+            inputs=edges,
+            accumulate=False,
+        )
+
+    if is_grads_batched:
+        results = _batched(outs, grad_outputs, once, keep)
+    else:
+        results = once(grad_outputs, keep)
+    for number, tensor in enumerate(wanted):
+        if results[number] is not None:
+            continue
+        if materialize_grads:
+            results[number] = tensor.detach().new_zeros(tensor.shape)
+        elif not allow_unused:
+            message = (
+                f"[grad] one of the differentiated Tensors (input {number}) appears to not have "
+                "been used in the graph. Set allow_unused=True if this is the desired behavior."
+            )
+            raise RuntimeError(message)
+    if isinstance(inputs, Mapping):
+        return dict(zip(inputs, results, strict=True))
+    return tuple(results)
+
+
+def _batched(
+    outs: list[Any],
+    grad_outputs: Any,
+    once: Callable[[Any, bool], list[Tensor | None]],
+    keep: bool,  # noqa: FBT001
+) -> list[Tensor | None]:
+    given = _as_sequence(grad_outputs, "grad", "grad_outputs")
+    for out, gradient in zip(outs, given, strict=True):
+        if not isinstance(gradient, Tensor) or gradient.shape[1:] != out.shape or not gradient.ndim:
+            message = (
+                "[grad] with is_grads_batched=True each gradient needs a first dimension more "
+                f"than its output of size {list(out.shape)}, got "
+                f"{list(gradient.shape) if isinstance(gradient, Tensor) else gradient!r}."
+            )
+            raise RuntimeError(message)
+    count = len(given[0])
+    rows = [once([g[i] for g in given], keep or i + 1 < count) for i in range(count)]
+    from tensorplay.ops import stack  # noqa: PLC0415 - operators lie above this module
+
+    return [
+        None if any(g is None for g in column) else stack(list(column))
+        for column in zip(*rows, strict=True)
+    ]
+
+
+def _tensor_backward(
+    self: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,  # noqa: FBT001
+    create_graph: bool = False,  # noqa: FBT001, FBT002
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of this tensor to the ``grad`` of the leaves; see `autograd.backward`."""
+    grads = None if gradient is None else [gradient]
+    backward([self], grads, retain_graph, create_graph, inputs=inputs)
+
+
+def _register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+    """Call ``hook(grad)`` whenever a gradient of this tensor arrives; it may return another.
+
+    Raises
+    ------
+    RuntimeError
+        The tensor does not require grad.
+    """
+    if not self.requires_grad:
+        message = (
+            "[register_hook] cannot register a hook on a tensor that doesn't require gradient. "
+            "Write x.requires_grad_()."
+        )
+        raise RuntimeError(message)
+    if self._grad_fn is not None:
+        return RemovableHandle(self._grad_fn.tensor_hooks(self._output_nr), hook)
+    return RemovableHandle(leaf_hooks(self).grad, hook)
+
+
+def _register_post_accumulate_grad_hook(
+    self: Tensor, hook: Callable[[Tensor], None]
+) -> RemovableHandle:
+    """Call ``hook(tensor)`` after a gradient was added to ``grad`` of this leaf.
+
+    Raises
+    ------
+    RuntimeError
+        The tensor is not a leaf, or does not require grad.
+    """
+    if self.grad_fn is not None or not self.requires_grad:
+        what = "a non-leaf" if self.grad_fn is not None else "a tensor that doesn't require gradient"
+        message = f"[register_post_accumulate_grad_hook] cannot register a hook on {what}."
+        raise RuntimeError(message)
+    return RemovableHandle(leaf_hooks(self).post_accumulate, hook)
+
+
+def _retain_grad(self: Tensor) -> None:
+    """Fill ``grad`` in backward passes although this tensor is not a leaf.
+
+    Raises
+    ------
+    RuntimeError
+        The tensor does not require grad.
+    """
+    if not self.requires_grad:
+        message = "[retain_grad] can't retain_grad on Tensor that has requires_grad=False."
+        raise RuntimeError(message)
+    if self._grad_fn is not None:
+        self._grad_fn.retain(self)
+
+
+attach("backward", _tensor_backward)
+attach("register_hook", _register_hook)
+attach("register_post_accumulate_grad_hook", _register_post_accumulate_grad_hook)
+attach("retain_grad", _retain_grad)

@@ -1,0 +1,241 @@
+"""The reverse pass: gradients flow from the roots to the leaves, newest operation first.
+
+The traversal is a loop over a heap, so the depth of a graph is limited by memory alone. All state
+of one pass is local to the call: several threads may run passes at once, and a backward formula
+may start a pass of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tensorplay._tensor import Spec, Tensor
+from tensorplay.autograd import grad_mode
+from tensorplay.autograd.graph import AccumulateGrad, Edge, Hooks, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["check_gradient", "run_backward"]
+
+
+@dataclass
+class _Pass:
+    """The state of one reverse pass."""
+
+    retain_graph: bool
+    create_graph: bool
+    # Gradients wanted by edge (node identity, output number) instead of, or beside, leaves.
+    captures: dict[tuple[int, int], list[int]]
+    captured: list[Tensor | None]
+    accumulate: bool
+    buffers: dict[int, list[Tensor | None]] = field(default_factory=dict)
+
+
+def _reachable(roots: Sequence[Node]) -> tuple[dict[int, int], list[Node]]:
+    """Return how many edges lead to each reachable node, and the nodes."""
+    pending: dict[int, int] = {id(node): 0 for node in roots}
+    nodes = list({id(node): node for node in roots}.values())
+    for node in nodes:  # grows while it is walked
+        for edge in node.edges:
+            if edge is not None:
+                key = id(edge.node)
+                if key not in pending:
+                    pending[key] = 0
+                    nodes.append(edge.node)
+                pending[key] += 1
+    return pending, nodes
+
+
+def _useful(nodes: Sequence[Node], targets: set[int]) -> set[int]:
+    """Return the nodes from which a target can be reached, targets included."""
+    useful = set(targets)
+    # A node is newer than all nodes its edges lead to, so one sweep from old to new settles it.
+    for node in sorted(nodes, key=lambda n: n.sequence):
+        if any(edge is not None and id(edge.node) in useful for edge in node.edges):
+            useful.add(id(node))
+    return useful
+
+
+def check_gradient(grad: Any, spec: Spec, where: str) -> Tensor:
+    """Return `grad` as a gradient for a tensor of `spec`: summed over broadcasting, and cast.
+
+    Raises
+    ------
+    TypeError
+        `grad` is no tensor.
+    RuntimeError
+        The shape cannot be summed to the tensor's.
+    """
+    if not isinstance(grad, Tensor):
+        message = f"{where}: expected Variable or None (got {type(grad).__name__})."
+        raise TypeError(message)
+    shape = grad._array.shape
+    if shape != spec.shape:
+        lead = len(shape) - len(spec.shape)
+        if lead < 0 or any(
+            b not in (1, a) for a, b in zip(shape[lead:], spec.shape, strict=True)
+        ):
+            message = (
+                f"{where} - got {list(shape)} but expected shape compatible with "
+                f"{list(spec.shape)}."
+            )
+            raise RuntimeError(message)
+        grad = grad.sum_to_size(spec.shape)
+    if grad._dtype is not spec.dtype:
+        if grad._dtype.is_complex and not spec.dtype.is_complex:
+            grad = grad.real
+        grad = grad.to(spec.dtype)
+    return grad
+
+
+def _run_tensor_hooks(hooks: Hooks, grad: Tensor) -> Tensor:
+    for hook in tuple(hooks.values()):
+        replacement = hook(grad)
+        if replacement is None:
+            continue
+        if not isinstance(replacement, Tensor):
+            message = (
+                "[register_hook] expected the hook to return Tensor or None, "
+                f"got {type(replacement).__name__}."
+            )
+            raise TypeError(message)
+        if replacement._array.shape != grad._array.shape:
+            message = (
+                "[register_hook] the hook has changed the size of value: expected "
+                f"{list(grad.shape)}, got {list(replacement.shape)}."
+            )
+            raise RuntimeError(message)
+        grad = replacement
+    return grad
+
+
+def _arrive(state: _Pass, node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
+    """Run what happens to gradients before the node: hooks, retained gradients, captures."""
+    leaf = node.variable if isinstance(node, AccumulateGrad) else None
+    if leaf is not None and leaf._hooks is not None and grads[0] is not None:
+        grads[0] = _run_tensor_hooks(leaf._hooks.grad, grads[0])
+    if node._tensor_hooks is not None:
+        for number, hooks in node._tensor_hooks.items():
+            grad = grads[number]
+            if grad is not None:
+                grads[number] = _run_tensor_hooks(hooks, grad)
+    if node._pre_hooks:
+        for hook in tuple(node._pre_hooks.values()):
+            replaced = hook(tuple(grads))
+            if replaced is not None:
+                replaced = replaced if isinstance(replaced, (tuple, list)) else (replaced,)
+                if len(replaced) != len(grads):
+                    message = (
+                        f"[register_prehook] expected {len(grads)} gradients from the hook of "
+                        f"{node.name()}, got {len(replaced)}."
+                    )
+                    raise RuntimeError(message)
+                grads = list(replaced)
+    if node._retain is not None:
+        for number, reference in node._retain.items():
+            tensor, grad = reference(), grads[number]
+            if tensor is not None and grad is not None:
+                kept = grad.clone() if state.create_graph else grad.detach().clone()
+                tensor._grad = kept if tensor._grad is None else tensor._grad + kept
+    for number, grad in enumerate(grads):
+        for position in state.captures.get((id(node), number), ()):
+            state.captured[position] = grad
+    return grads
+
+
+def _call(state: _Pass, node: Node, grads: list[Tensor | None], needed: list[bool]) -> list[Any]:
+    results = list(node.apply(grads, needed))
+    if len(results) != len(node.edges):
+        message = (
+            f"function {node.name()} returned an incorrect number of gradients "
+            f"(expected {len(node.edges)}, got {len(results)})"
+        )
+        raise RuntimeError(message)
+    if node._post_hooks:
+        for hook in tuple(node._post_hooks.values()):
+            replaced = hook(tuple(results), tuple(grads))
+            if replaced is not None:
+                results = list(replaced) if isinstance(replaced, (tuple, list)) else [replaced]
+    if not state.retain_graph:
+        node.release()
+    return results
+
+
+def _deliver(state: _Pass, edge: Edge, grad: Tensor) -> None:
+    buffer = state.buffers.setdefault(id(edge.node), [None] * max(len(edge.node.outputs), 1))
+    present = buffer[edge.output_nr]
+    buffer[edge.output_nr] = grad if present is None else present + grad
+
+
+def run_backward(
+    roots: Sequence[tuple[Edge, Tensor]],
+    *,
+    retain_graph: bool,
+    create_graph: bool,
+    inputs: Sequence[Edge] | None = None,
+    accumulate: bool = True,
+) -> list[Tensor | None]:
+    """Run one reverse pass.
+
+    Parameters
+    ----------
+    roots
+        Edges to start from, each with its gradient.
+    retain_graph
+        Keep what the nodes saved.
+    create_graph
+        Record the pass itself, for higher derivatives.
+    inputs
+        Edges whose gradients are wanted; only nodes on the way to them run. None: all leaves.
+    accumulate
+        Whether leaves among the visited nodes add to their ``grad``.
+
+    Returns
+    -------
+    list
+        One gradient per edge of `inputs`, None where none arrived; empty without `inputs`.
+    """
+    captures: dict[tuple[int, int], list[int]] = {}
+    for position, edge in enumerate(inputs or ()):
+        captures.setdefault((id(edge.node), edge.output_nr), []).append(position)
+    state = _Pass(retain_graph, create_graph, captures, [None] * len(inputs or ()), accumulate)
+    pending, nodes = _reachable([edge.node for edge, _ in roots])
+    useful = None if inputs is None else _useful(nodes, {id(edge.node) for edge in inputs})
+    with grad_mode.set_grad_enabled(create_graph):
+        for edge, grad in roots:
+            _deliver(state, edge, grad)
+        # Newest first; the identity breaks ties and keeps nodes from being compared.
+        ready = [(-n.sequence, id(n), n) for n in nodes if pending[id(n)] == 0]
+        heapq.heapify(ready)
+        while ready:
+            _, key, node = heapq.heappop(ready)
+            grads = state.buffers.pop(key, None)
+            runs = grads is not None and (useful is None or key in useful)
+            results: list[Any] = [None] * len(node.edges)
+            if runs and grads is not None:
+                grads = _arrive(state, node, grads)
+                needed = [
+                    e is not None and (useful is None or id(e.node) in useful) for e in node.edges
+                ]
+                if isinstance(node, AccumulateGrad):
+                    if accumulate:
+                        node.apply(grads, ())
+                elif any(needed):
+                    results = _call(state, node, grads, needed)
+            for number, edge_ in enumerate(node.edges):
+                if edge_ is None:
+                    continue
+                result = results[number]
+                if result is not None:
+                    spec = edge_.node.outputs[edge_.output_nr]
+                    assert spec is not None
+                    where = f"Function {node.name()} returned an invalid gradient at index {number}"
+                    _deliver(state, edge_, check_gradient(result, spec, where))
+                target = id(edge_.node)
+                pending[target] -= 1
+                if pending[target] == 0:
+                    heapq.heappush(ready, (-edge_.node.sequence, target, edge_.node))
+    return state.captured

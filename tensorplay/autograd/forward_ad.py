@@ -1,0 +1,135 @@
+"""Forward mode: tensors that carry a tangent, inside one level."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
+
+from tensorplay._tensor import Tensor
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = [
+    "UnpackedDualTensor",
+    "current_dual_level",
+    "dual_level",
+    "enter_dual_level",
+    "exit_dual_level",
+    "make_dual",
+    "set_tangent",
+    "unpack_dual",
+]
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.active = False
+        self.duals: list[weakref.ref[Tensor]] = []
+
+
+_state = _State()
+
+
+class UnpackedDualTensor(NamedTuple):
+    """A value and its tangent."""
+
+    primal: Tensor
+    tangent: Tensor | None
+
+
+def current_dual_level() -> int:
+    """Return 0 inside a level, -1 outside."""
+    return 0 if _state.active else -1
+
+
+def enter_dual_level() -> int:
+    """Open the level.
+
+    Raises
+    ------
+    RuntimeError
+        A level is open already.
+    """
+    if _state.active:
+        message = "[forward_ad] nested forward mode AD is not supported: a dual level is open."
+        raise RuntimeError(message)
+    _state.active = True
+    return 0
+
+
+def exit_dual_level(level: int | None = None) -> None:
+    """Close the level and erase all tangents made in it."""
+    if not _state.active or level not in (None, 0):
+        message = f"[forward_ad] cannot exit level {level}: it is not the one that is open."
+        raise RuntimeError(message)
+    _state.active = False
+    duals, _state.duals = _state.duals, []
+    for reference in duals:
+        tensor = reference()
+        if tensor is not None:
+            tensor._tangent = None
+
+
+class dual_level:  # noqa: N801 - the field's spelling
+    """Context manager: a level is open inside."""
+
+    def __enter__(self) -> int:
+        return enter_dual_level()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        exit_dual_level()
+
+
+def set_tangent(tensor: Tensor, tangent: Tensor, operator: str) -> None:
+    """Attach `tangent` to `tensor`, which an operator just computed."""
+    if tangent._array.shape != tensor._array.shape:
+        message = (
+            f"[{operator}] expected a tangent of size {list(tensor.shape)}, the size of the "
+            f"tensor, got a different size {list(tangent.shape)}."
+        )
+        raise RuntimeError(message)
+    if tangent._dtype is not tensor._dtype:
+        tangent = tangent.to(tensor._dtype)
+    tensor._tangent = tangent
+    _state.duals.append(weakref.ref(tensor))
+
+
+def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> Tensor:
+    """Return a view of `tensor` that carries `tangent`, of the same shape.
+
+    Raises
+    ------
+    RuntimeError
+        No level is open, the sizes differ, or the tensor carries a tangent already.
+    """
+    if not _state.active or level not in (None, 0):
+        message = (
+            "[make_dual] Trying to create a dual Tensor but no level exists. Write "
+            "`with tensorplay.autograd.forward_ad.dual_level():` around it."
+        )
+        raise RuntimeError(message)
+    if tensor._tangent is not None:
+        message = "[make_dual] the tensor carries a tangent at this level already."
+        raise RuntimeError(message)
+    if not tensor._dtype.is_differentiable:
+        message = f"[make_dual] expected a floating point or complex tensor, got {tensor.dtype!r}."
+        raise ValueError(message)
+    result: Tensor = tensor.view_as(tensor)
+    set_tangent(result, tangent, "make_dual")
+    return result
+
+
+def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
+    """Return the value of `tensor` and its tangent, None if it carries none."""
+    if not _state.active or level not in (None, 0) or tensor._tangent is None:
+        return UnpackedDualTensor(tensor, None)
+    tangent, tensor_without = tensor._tangent, tensor.view_as(tensor)
+    tensor_without._tangent = None
+    return UnpackedDualTensor(tensor_without, tangent)

@@ -1,0 +1,125 @@
+"""Whether operations are recorded: one flag per thread."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["enable_grad", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class _State(threading.local):
+    enabled: bool = True
+
+
+state = _State()
+
+
+def is_grad_enabled() -> bool:
+    """Tell whether operations of this thread are recorded."""
+    return state.enabled
+
+
+class _GradMode:
+    """Context manager and decorator that sets the flag; generators keep it while they run."""
+
+    _mode: bool
+
+    def __init__(self) -> None:
+        self._outer: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._outer.append(state.enabled)
+        state.enabled = self._mode
+
+    def __exit__(self, *exception: object) -> None:
+        state.enabled = self._outer.pop()
+
+    def _again(self) -> _GradMode:
+        return type(self)()
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def generator(*args: Any, **kwargs: Any) -> Any:
+                inner = function(*args, **kwargs)
+                resume: Callable[[], Any] = functools.partial(next, inner)
+                while True:
+                    try:
+                        with self._again():
+                            value = resume()
+                    except StopIteration as stop:
+                        return stop.value
+                    try:
+                        sent = yield value
+                        resume = functools.partial(inner.send, sent)
+                    except GeneratorExit:
+                        inner.close()
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - handed to the inner generator
+                        resume = functools.partial(inner.throw, error)
+
+            return generator  # type: ignore[return-value]  # same signature as `function`
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self._again():
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]  # same signature as `function`
+
+
+class no_grad(_GradMode):  # noqa: N801 - the field's spelling
+    """Nothing is recorded inside: ``with no_grad():`` or ``@no_grad()``."""
+
+    _mode = False
+
+    def __new__(cls, function: Any = None) -> Any:
+        return super().__new__(cls) if function is None else cls()(function)
+
+
+class enable_grad(_GradMode):  # noqa: N801
+    """Operations are recorded inside, even within `no_grad`."""
+
+    _mode = True
+
+    def __new__(cls, function: Any = None) -> Any:
+        return super().__new__(cls) if function is None else cls()(function)
+
+
+class set_grad_enabled(_GradMode):  # noqa: N801
+    """Set the flag at once; as a context manager, until the end of the block.
+
+    Parameters
+    ----------
+    mode
+        Whether operations are recorded from now on.
+    """
+
+    def __init__(self, mode: bool) -> None:  # noqa: FBT001
+        super().__init__()
+        self._mode = bool(mode)
+        self._before = state.enabled
+        state.enabled = self._mode
+
+    def _again(self) -> _GradMode:
+        inner = object.__new__(set_grad_enabled)
+        inner._outer, inner._mode, inner._before = [], self._mode, self._before
+        return inner
+
+    def __enter__(self) -> None:
+        # The flag was set by the constructor; what has to come back is what was before that.
+        self._outer.append(self._before)
+        state.enabled = self._mode
+
+    def __call__(self, function: F) -> F:
+        state.enabled = self._before  # used as a decorator: only the calls are affected
+        return super().__call__(function)

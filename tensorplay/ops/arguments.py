@@ -1,0 +1,116 @@
+"""Conversion of the arguments of an operator that are not tensors, as the schema says."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from tensorplay import _device, _dtype
+from tensorplay._tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorplay.ops.schema import Argument
+
+__all__ = ["SCALARS", "converter", "reject"]
+
+SCALARS = (bool, int, float, complex, np.number, np.bool_)
+
+
+def reject(where: str, argument: str, expected: Any, value: Any, advice: str = "") -> NoReturn:
+    """Raise the TypeError for a value of the wrong kind."""
+    shown = type(value).__name__
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(sorted({type(v).__name__ for v in value}))
+        shown += f" of {inner}" if inner else " (empty)"
+    text = f"[{where}] argument '{argument}': expected {expected}, got {shown}."
+    raise TypeError(f"{text} {advice}" if advice else text)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    return operator.index(value)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
+        return float(value)
+    raise TypeError
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise TypeError
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.ndim == 0:
+        return value.item()
+    if isinstance(value, (np.number, np.bool_)):
+        return value.item()
+    if isinstance(value, SCALARS):
+        return value
+    raise TypeError
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+_ONE: dict[str, Callable[[Any], Any]] = {
+    "int": _integer,
+    "SymInt": _integer,
+    "float": _float,
+    "bool": _boolean,
+    "Scalar": _scalar,
+    "str": _string,
+    "Layout": _anything,
+    "Generator": _anything,
+}
+
+
+def converter(where: str, argument: Argument) -> Callable[[Any], Any]:
+    """Return the function that checks and normalises values of `argument`.
+
+    Lists become tuples; one value stands for a list of a declared size (``int[2]``).
+    """
+    kind = argument.type
+    if kind.base == "ScalarType":
+        one: Callable[[Any], Any] = lambda v: _dtype.as_dtype(v, where, argument.name)  # noqa: E731
+    elif kind.base == "Device":
+        one = lambda v: _device.as_device(v, where)  # noqa: E731
+    else:
+        one = _ONE[kind.base]
+
+    def convert(value: Any) -> Any:
+        if value is None and (kind.optional or argument.default is None):
+            return None
+        try:
+            if not kind.is_list:
+                return one(value)
+            if isinstance(value, (list, tuple)):
+                found = tuple(one(v) for v in value)
+            elif kind.size is not None or isinstance(value, Tensor):
+                found = (one(value),) * (kind.size or 1)
+            else:
+                raise TypeError  # noqa: TRY301 - one place words the error
+        except TypeError as error:
+            if str(error).startswith("["):
+                raise
+            reject(where, argument.name, kind, value)
+        return found
+
+    return convert

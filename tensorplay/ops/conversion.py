@@ -1,0 +1,235 @@
+"""Operators that keep the elements and change where or how they are kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorplay import _device, _dtype
+from tensorplay._methods import attach
+from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
+from tensorplay.ops.arguments import SCALARS, reject
+from tensorplay.ops.elementwise import broadcast_shapes
+from tensorplay.ops.primitive import Primitive, Sample, Vjp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensorplay._dtype import dtype
+
+__all__ = ["cast_to", "clone"]
+
+
+def _shapes(make: Any) -> Iterable[Sample]:
+    for shape in ((), (3,), (2, 3), (0, 2)):
+        yield Sample((make(*shape),), name=f"shape{list(shape)}")
+    yield Sample((make(3, 4).t(),), name="transposed")
+
+
+clone = Primitive(
+    "clone(Tensor input) -> Tensor",
+    "Copy on memory of its own; part of the graph.",
+    lambda x: x.copy(order="K"),
+    rule=lambda x: x,
+    vjp={"input": Vjp(lambda g, s: g)},
+    jvp="linear",
+    check_first=False,
+    samples=_shapes,
+)
+
+_contiguous = Primitive(
+    "_contiguous(Tensor input) -> Tensor",
+    "Row-major copy.",
+    lambda x: x.copy(order="C"),
+    rule=lambda x: Spec(x.shape, x.dtype),
+    vjp={"input": Vjp(lambda g, s: g)},
+    jvp="linear",
+    check_first=False,
+    function=False,
+    method=False,
+    samples=_shapes,
+)
+
+cast_to = Primitive(
+    "_cast(Tensor input, ScalarType dtype) -> Tensor",
+    "Copy in another type; differentiable from floating to floating type.",
+    lambda x, d: _astype(x, d),
+    rule=lambda x, d: Spec(x.shape, d),
+    vjp={"input": Vjp(lambda g, s: _grad_of_cast(g, s.specs["input"].dtype))},
+    jvp="linear",
+    check_first=False,
+    function=False,
+    method=False,
+    samples=lambda make: [
+        Sample((make(2, 3), _dtype.float64), name="same"),
+        Sample((make(2, 3), _dtype.complex128), name="complex"),
+    ],
+)
+
+
+def _astype(x: Any, d: dtype) -> Any:
+    if x.dtype.kind == "c" and not d.is_complex:
+        x = x.real  # the field's rule: the imaginary part is dropped
+    return x.astype(d.numpy)
+
+
+def _grad_of_cast(g: Any, d: dtype) -> Any:
+    return (g.real if g.dtype.is_complex and not d.is_complex else g).to(d)
+
+
+def _contiguous_method(self: Tensor) -> Tensor:
+    """Return this tensor if it is row-major, else a row-major copy."""
+    return self if self.is_contiguous() else _contiguous.apply((self,))  # type: ignore[no-any-return]
+
+
+def _to(
+    self: Tensor,
+    *args: Any,
+    dtype: Any = None,
+    device: Any = None,
+    copy: bool = False,
+    non_blocking: bool = False,  # noqa: ARG001 - copies of main memory never run beside
+) -> Tensor:
+    """Return this tensor with another type or device; itself when nothing changes.
+
+    Parameters
+    ----------
+    *args
+        A dtype, a device, a device and a dtype, or another tensor whose both are taken.
+    dtype, device
+        The same by name.
+    copy
+        Return a copy even if nothing changes.
+
+    Raises
+    ------
+    RuntimeError
+        The device is not available.
+    NotImplementedError
+        The tensor is on device meta and has no elements to move.
+    """
+    for value in args:
+        if isinstance(value, Tensor):
+            dtype, device = value.dtype, value.device
+        elif isinstance(value, (str, _device.device)):
+            device = value
+        elif isinstance(value, bool):
+            copy = value
+        else:
+            dtype = value
+    d = self._dtype if dtype is None else _dtype.as_dtype(dtype, "to")
+    target = self.device if device is None else _device.as_device(device, "to")
+    result = self
+    if target.type != self.device.type:
+        if self.is_meta:
+            message = "[to] a tensor on device meta has no elements to move to cpu. Use empty_like."
+            raise NotImplementedError(message)
+        return wrap(MetaArray(Spec(tuple(self.shape), d)), d)
+    if d is not self._dtype:
+        result = cast_to.apply((self, d))
+        # A conversion out of the differentiable types leaves the graph.
+        return result
+    return clone.apply((self,)) if copy else result  # type: ignore[no-any-return]
+
+
+def _type_method(name: str, d: dtype) -> Any:
+    def method(self: Tensor) -> Tensor:
+        return self.to(d)  # type: ignore[no-any-return]
+
+    method.__name__ = name
+    method.__qualname__ = f"Tensor.{name}"
+    method.__doc__ = f"Return this tensor with type {d!r}; itself if it has it."
+    return method
+
+
+def _cpu(self: Tensor) -> Tensor:
+    """Return this tensor in main memory."""
+    return self.to("cpu")  # type: ignore[no-any-return]
+
+
+def _type_as(self: Tensor, other: Tensor) -> Tensor:
+    """Return this tensor with the type of `other`."""
+    return self.to(other.dtype)  # type: ignore[no-any-return]
+
+
+def _copy_rule(x: Any, src: Any) -> Spec:
+    shape = src.shape if isinstance(src, Spec) else ()
+    if broadcast_shapes("copy_", x.shape, shape) != x.shape:
+        message = (
+            f"[copy_] argument 'src': expected a shape that broadcasts to {list(x.shape)}, "
+            f"got {list(shape)}."
+        )
+        raise RuntimeError(message)
+    return Spec(x.shape, x.dtype)
+
+
+def _filled(x: Any, src: Any) -> Any:
+    out = np.empty(x.shape, x.dtype)
+    if isinstance(src, np.ndarray) and src.dtype.kind == "c" and x.dtype.kind != "c":
+        src = src.real
+    np.copyto(out, src, casting="unsafe")
+    return out
+
+
+_copy = Primitive(
+    "copy(Tensor input, Tensor src) -> Tensor",
+    "Elements of `src`, broadcast and converted to shape and type of `input`.",
+    _filled,
+    rule=_copy_rule,
+    vjp={
+        "input": Vjp(lambda g, s: g * 0),
+        "src": Vjp(lambda g, s: _grad_of_cast(g, s.specs["src"].dtype)),
+    },
+    jvp="linear",
+    scalars=True,
+    function=False,
+    method=False,
+    samples=lambda make: [
+        Sample((make(2, 3), make(2, 3)), name="same"),
+        Sample((make(2, 3), make(3)), name="broadcast"),
+    ],
+)
+
+
+def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:  # noqa: ARG001, FBT001, FBT002
+    """Copy the elements of `src`, broadcast and converted, into this tensor."""
+    return _copy.apply_inplace((self, src))
+
+
+def _fill_(self: Tensor, value: Any) -> Tensor:
+    """Set all elements to `value`, a number or a 0-d tensor.
+
+    Raises
+    ------
+    RuntimeError
+        `value` is a tensor with dimensions.
+    """
+    if isinstance(value, Tensor) and value.ndim:
+        message = (
+            "[fill_] argument 'value': only supports a 0-dimension value tensor, got a tensor "
+            f"with {value.ndim} dimensions. Write x.copy_(value)."
+        )
+        raise RuntimeError(message)
+    if not isinstance(value, (Tensor, *SCALARS)):
+        reject("fill_", "value", "a number or 0-d Tensor", value)
+    return _copy.apply_inplace((self, value))
+
+
+def _zero_(self: Tensor) -> Tensor:
+    """Set all elements to zero."""
+    return _copy.apply_inplace((self, 0))
+
+
+for _name, _d in {
+    "half": _dtype.float16, "bfloat16": _dtype.bfloat16, "float": _dtype.float32,
+    "double": _dtype.float64, "bool": _dtype.bool_, "byte": _dtype.uint8, "char": _dtype.int8,
+    "short": _dtype.int16, "int": _dtype.int32, "long": _dtype.int64,
+    "cfloat": _dtype.complex64, "cdouble": _dtype.complex128,
+}.items():  # fmt: skip
+    attach(_name, _type_method(_name, _d))
+for _name, _function in {
+    "to": _to, "cpu": _cpu, "type_as": _type_as, "contiguous": _contiguous_method,
+    "copy_": _copy_, "fill_": _fill_, "zero_": _zero_,
+}.items():  # fmt: skip
+    attach(_name, _function)
