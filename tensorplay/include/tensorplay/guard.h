@@ -118,3 +118,10 @@ int tp_rt_raise(const char* kind, const char* message);
 [[noreturn]] void tp_rt_throw(const char* kind, const char* message);
 
 }  // extern "C"
+
+// Scalars as the dispatch reads them, once the guard has said yes.
+inline double tp_arg_float(const TVMFFIAny& value) {
+  return value.type_index == kTVMFFIFloat ? value.v_float64 : static_cast<double>(value.v_int64);
+}
+inline int64_t tp_arg_int(const TVMFFIAny& value) { return value.v_int64; }
+inline bool tp_arg_bool(const TVMFFIAny& value) { return value.v_int64 != 0; }

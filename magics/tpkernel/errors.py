@@ -1,0 +1,89 @@
+"""The exceptions of the workbench that a caller may want to catch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["CellError", "KernelCrash", "StaleKernelError", "did_you_mean"]
+
+
+class CellError(ValueError):
+    """A cell that cannot be turned into kernels, found before the compiler runs.
+
+    Parameters
+    ----------
+    message
+        One or two sentences: what was expected, what was found, what to write.
+    line, column
+        Where, counted from 1 as the person sees the cell (the magic's line is line 1).
+    subject
+        Operator or function the message is about; put in brackets in front.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        line: int | None = None,
+        column: int | None = None,
+        subject: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+        self.column = column
+        self.subject = subject
+        self.cell_name = "cell"
+        self.source_line: str | None = None
+
+    def locate(self, cell_name: str, source_line: str | None) -> CellError:
+        """Add the cell's name and the text of the line; the error is the same object."""
+        self.cell_name = cell_name
+        self.source_line = source_line
+        return self
+
+    def __str__(self) -> str:
+        text = f"[{self.subject}] {self.message}" if self.subject else self.message
+        if self.line is None:
+            return text
+        place = f"{self.cell_name}:{self.line}"
+        if self.column is not None:
+            place += f":{self.column}"
+        text = f"{place}: error: {text}"
+        if self.source_line is not None:
+            gutter = f"{self.line:>5} | "
+            text += f"\n{gutter}{self.source_line}"
+            if self.column is not None:
+                text += "\n" + " " * (len(gutter) - 2) + "| " + " " * (self.column - 1) + "^"
+        return text
+
+
+class StaleKernelError(RuntimeError):
+    """A name whose cell failed to build was used.
+
+    The message says which cell and why; the name works again once the cell builds.
+    """
+
+
+class KernelCrash(RuntimeError):  # noqa: N818  (named in the design, like BuildError's siblings)
+    """A kernel ended the worker process: a signal, an exit, or no answer in time.
+
+    Attributes
+    ----------
+    signal
+        The signal's name such as ``"SIGSEGV"``, or None when there was none.
+    during
+        What was running, in words.
+    """
+
+    def __init__(self, message: str, *, signal: str | None, during: str) -> None:
+        super().__init__(message)
+        self.signal = signal
+        self.during = during
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the nearest of `known`, or a full stop."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else "."

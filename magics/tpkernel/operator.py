@@ -1,0 +1,284 @@
+"""The Python side of an operator, written as source that a person can read and the report shows.
+
+From a spec comes a module of the same form that one would write by hand: ``custom_op`` with a body
+that allocates outputs and calls the kernel, ``register_fake``, and ``register_autograd`` with the
+formulas. It is executed under its own file name, so tracebacks show its lines.
+
+Three names are given to the module: ``tp``, ``kernels`` (the cell's guarded C++ functions) and
+``rules`` (the guards' Python side, for fake tensors and sizes).
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import tensorplay as tp
+from tensorplay.ops.schema import parse_schema
+from tpkernel.rules import InputRules
+from tpkernel.shapes import Dims, Like
+from tpkernel.spec import CellSpec, OperatorSpec, Output
+
+__all__ = ["OperatorSource", "define_operators", "operator_source"]
+
+
+@dataclass(frozen=True)
+class OperatorSource:
+    """The generated source of one operator, by part.
+
+    Attributes
+    ----------
+    wrapper
+        Definition and body.
+    fake
+        The fake kernel; empty when the output's shape is not declared.
+    gradient
+        What is saved and the gradient; empty without derivatives.
+    """
+
+    wrapper: str
+    fake: str
+    gradient: str
+
+    @property
+    def text(self) -> str:
+        """The parts as one module text."""
+        return "\n\n".join(part for part in (self.wrapper, self.fake, self.gradient) if part)
+
+
+def operator_source(spec: OperatorSpec) -> OperatorSource:
+    """Write the Python source of one operator."""
+    writer = _Writer(spec)
+    return OperatorSource(writer.wrapper(), writer.fake(), writer.gradient())
+
+
+class _Writer:
+    def __init__(self, spec: OperatorSpec) -> None:
+        self.spec = spec
+        self.schema = parse_schema(spec.schema)
+        self.names = [a.name for a in self.schema.arguments]
+        self.tensors = list(spec.tensor_inputs)
+
+    # -- body and fake ------------------------------------------------------------------------
+
+    def parameters(self) -> str:
+        parts = []
+        starred = False
+        for argument in self.schema.arguments:
+            if argument.kwarg_only and not starred:
+                parts.append("*")
+                starred = True
+            default = f"={argument.default!r}" if argument.has_default else ""
+            parts.append(argument.name + default)
+        return ", ".join(parts)
+
+    def sizes(self) -> list[str]:
+        """The line that binds shape symbols, where an output needs them."""
+        used = {
+            node.id
+            for rule in self.spec.kernel.shapes.outputs.values()
+            if isinstance(rule, Dims)
+            for entry in rule.entries
+            for node in ast.walk(ast.parse(entry, mode="eval"))
+            if isinstance(node, ast.Name)
+        }
+        symbols = self.spec.kernel.shapes.symbols()
+        if not used.intersection(symbols):
+            return []
+        targets = _targets([s if s in used else "_" for s in symbols])
+        return [f"{targets} = rules.{self.spec.opname}({', '.join(self.tensors)})"]
+
+    def shape(self, name: str) -> str:
+        rule = self.spec.kernel.shapes.outputs[name]
+        if isinstance(rule, Like):
+            return f"{rule.argument}.shape"
+        comma = "," if len(rule.entries) == 1 else ""
+        return f"({', '.join(rule.entries)}{comma})"
+
+    def dtype(self, output: Output) -> str:
+        return f"tp.{output.dtype}" if output.dtype else f"{output.dtype_like}.dtype"
+
+    def wrapper(self) -> str:
+        spec = self.spec
+        decorator = f'@tp.library.custom_op("{spec.name}", mutates_args={spec.mutates!r}, schema={self.schema.signature()!r})'
+        lines = [decorator, f"def {spec.opname}({self.parameters()}):"]
+        if spec.doc:
+            lines += _indent(_docstring(spec.doc))
+        lines += _indent(self.sizes())
+        for output in spec.outputs:
+            lines.append(f"    {output.name} = tp.empty({self.shape(output.name)}, dtype={self.dtype(output)})")
+        call = f"kernels.{spec.kernel.name}({', '.join(self.call_arguments())})"
+        if spec.returned:
+            lines.append(f"    return {call}")
+        else:
+            lines.append(f"    {call}")
+            results = [o.name for o in spec.outputs] or self.returned_inputs()
+            if results:
+                lines.append(f"    return {', '.join(results)}")
+        return "\n".join(lines) + "\n"
+
+    def returned_inputs(self) -> list[str]:
+        """Inputs that an in-place operator returns, by their alias sets."""
+        by_set = {a.alias.before: a.name for a in self.schema.arguments if a.alias is not None}
+        return [by_set[r.alias.before] for r in self.schema.returns if r.alias is not None]
+
+    def call_arguments(self) -> list[str]:
+        texts = []
+        for argument in self.spec.kernel.arguments:
+            copied = (
+                self.spec.copies
+                and argument.kind == "tensor"
+                and argument.role == "in"
+                and argument.contiguous
+            )
+            texts.append(f"{argument.name}.contiguous()" if copied else argument.name)
+        return texts
+
+    def fake(self) -> str:
+        spec = self.spec
+        if spec.returned and not spec.kernel.shapes.declared:
+            return ""
+        lines = [
+            f"@{spec.opname}.register_fake",
+            f"def {spec.opname}_fake({self.parameters()}):",
+        ]
+        sizes = self.sizes()
+        if sizes:
+            lines += _indent(sizes)
+        elif self.tensors:
+            lines.append(f"    rules.{spec.opname}({', '.join(self.tensors)})")
+        made = []
+        outputs: Sequence[Output] = spec.outputs
+        if spec.returned:
+            first = self.tensors[0] if self.tensors else None
+            outputs = [Output("result", None if first else "float32", first)]
+        for output in outputs:
+            device = f"{self.tensors[0]}.device" if self.tensors else "'meta'"
+            made.append(
+                f"tp.empty({self.shape(output.name)}, dtype={self.dtype(output)}, device={device})"
+            )
+        made = made or self.returned_inputs()
+        lines.append(f"    return {', '.join(made) if made else 'None'}")
+        return "\n".join(lines) + "\n"
+
+    # -- gradient -----------------------------------------------------------------------------
+
+    def gradient(self) -> str:
+        spec = self.spec
+        if not spec.derivatives:
+            return ""
+        reads = self.reads()
+        saved = [n for n in (*self.tensors, *spec.result_names) if n in reads]
+        scalars = [n for n in self.names if n in reads and n not in self.tensors]
+        return "\n".join([*self.save(saved, scalars), "", "", *self.formula_lines(saved, scalars)])
+
+    def reads(self) -> set[str]:
+        found: set[str] = set()
+        for derivative in self.spec.derivatives:
+            if derivative.formula is not None:
+                found |= derivative.formula.reads
+        if self.spec.backward is not None:
+            found |= set(self.spec.backward.arguments)
+        return found
+
+    def save(self, saved: Sequence[str], scalars: Sequence[str]) -> list[str]:
+        spec = self.spec
+        lines = [f"def _{spec.opname}_save(ctx, inputs, output):"]
+        inputs = [n if n in saved or n in scalars else "_" for n in self.names]
+        body = [f"{_targets(inputs)} = inputs"] if set(inputs) != {"_"} else []
+        if any(n in saved for n in spec.result_names):
+            body.append(f"{', '.join(n if n in saved else '_' for n in spec.result_names)} = output")
+        if saved:
+            body.append(f"ctx.save_for_backward({', '.join(saved)})")
+        body += [f"ctx.{n} = {n}" for n in scalars]
+        return [*lines, *_indent(body or ["pass"])]
+
+    def formula_lines(self, saved: Sequence[str], scalars: Sequence[str]) -> list[str]:
+        spec = self.spec
+        lines = [f"def _{spec.opname}_gradient(ctx, {', '.join(spec.grad_names)}):"]
+        body: list[str] = []
+        if saved:
+            body.append(f"{_targets(saved)} = ctx.saved_tensors")
+        body += [f"{n} = ctx.{n}" for n in scalars]
+        by_input = {d.input: d for d in spec.derivatives}
+        opaque = [d.input for d in spec.derivatives if d.formula is None]
+        gradients = [f"grad_{n}" if n in self.tensors else "None" for n in self.names]
+        body += [f"grad_{n} = None" for n in self.tensors if n not in opaque]
+        if spec.backward is not None:
+            outs = ", ".join(spec.backward.outputs)
+            body.append(f"{outs} = {spec.backward.operator}({', '.join(spec.backward.arguments)})")
+        for position, name in enumerate(self.names):
+            if name not in self.tensors or name in opaque:
+                continue
+            body.append(f"if ctx.needs_input_grad[{position}]:")
+            derivative = by_input.get(name)
+            if derivative is not None and derivative.formula is not None:
+                body.append(f"    grad_{name} = {derivative.formula.source}")
+            else:
+                text = (
+                    f"[{spec.name}] input '{name}' has no gradient formula. Add "
+                    f"'{name}: …' under derivatives, or pass {name}.detach()."
+                )
+                body.append(f"    raise NotImplementedError({text!r})")
+        body.append(f"return {', '.join(gradients)}")
+        return [
+            *lines,
+            *_indent(body),
+            "",
+            "",
+            f"{spec.opname}.register_autograd(_{spec.opname}_gradient, setup_context=_{spec.opname}_save)",
+            "",
+        ]
+
+
+
+def _targets(names: Sequence[str]) -> str:
+    return f"({names[0]},)" if len(names) == 1 else ", ".join(names)
+
+
+def _indent(lines: Sequence[str]) -> list[str]:
+    return ["    " + line for line in lines]
+
+
+def _docstring(text: str) -> list[str]:
+    safe = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    first, *rest = safe.split("\n")
+    if not rest:
+        return [f'"""{first}"""']
+    return [f'"""{first}', *rest, '"""']
+
+
+def define_operators(spec: CellSpec, kernels: Any) -> Mapping[str, Any]:
+    """Execute the generated source and return the operators' definitions by name.
+
+    Parameters
+    ----------
+    spec
+        The cell.
+    kernels
+        Object whose attributes are the cell's C++ functions.
+
+    Returns
+    -------
+    mapping
+        Operator name (without namespace) to its ``CustomOpDef``, helpers included.
+    """
+    module: dict[str, Any] = {
+        "__name__": "tpkernel.cell",
+        "__doc__": None,
+        "tp": tp,
+        "math": math,
+        "kernels": kernels,
+        "rules": SimpleNamespace(**{o.opname: InputRules(o) for o in spec.operators}),
+    }
+    for operator in spec.operators:
+        text = operator_source(operator).text
+        file = f"<tpkernel {operator.name} of {spec.cell}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        exec(compile(text, file, "exec"), module)  # noqa: S102  (source written above)
+    return {o.opname: module[o.opname] for o in spec.operators}

@@ -1,0 +1,122 @@
+"""The guard's rules on the Python side: for fake tensors, and for sizes that outputs need.
+
+The C++ guard stands before every kernel. A fake kernel never reaches it, and an output's sizes are
+needed before it can be allocated, so the same table is checked here with the same texts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpkernel.shapes import Dims, Like
+from tpkernel.spec import Argument, KernelSpec, OperatorSpec
+
+__all__ = ["InputRules"]
+
+_CASTS = {
+    "bool": ".bool()", "int16": ".short()", "int32": ".int()", "int64": ".long()",
+    "float16": ".half()", "float32": ".float()", "float64": ".double()",
+}  # fmt: skip
+
+
+class InputRules:
+    """Checks an operator's tensor inputs and finds the sizes of its declared shapes.
+
+    Parameters
+    ----------
+    operator
+        The operator's spec.
+    """
+
+    def __init__(self, operator: OperatorSpec) -> None:
+        self._name = operator.name
+        self._arguments = tuple(a for a in operator.inputs if a.kind == "tensor")
+        self._kernel: KernelSpec = operator.kernel
+        self._symbols = operator.kernel.shapes.symbols()
+
+    def __call__(self, *tensors: Any) -> tuple[int, ...]:
+        """Check `tensors` (in the schema's order).
+
+        Returns
+        -------
+        tuple of int
+            The sizes of the shape symbols, in order of first use.
+
+        Raises
+        ------
+        TypeError
+            A dtype that is not admitted.
+        ValueError
+            A rank or size that does not fit.
+        """
+        sizes: dict[str, tuple[int, str]] = {}
+        dtypes: dict[str, tuple[str, str]] = {}
+        shapes = {a.name: tuple(t.shape) for a, t in zip(self._arguments, tensors, strict=True)}
+        for argument, tensor in zip(self._arguments, tensors, strict=True):
+            self._dtype(argument, tensor, dtypes)
+            self._shape(argument, shapes, sizes)
+        return tuple(sizes[s][0] for s in self._symbols)
+
+    def _where(self, argument: Argument) -> str:
+        return f"[{self._name}] argument '{argument.name}': "
+
+    def _dtype(self, argument: Argument, tensor: Any, seen: dict[str, tuple[str, str]]) -> None:
+        name = tensor.dtype.name
+        admitted = argument.dtypes
+        because = ""
+        if argument.variable is not None and argument.variable in seen:
+            first, owner = seen[argument.variable]
+            admitted, because = (first,), f" as argument '{owner}'"
+        if admitted and name not in admitted:
+            *most, last = admitted
+            expected = f"{', '.join(most)} or {last}" if most else last
+            cast = _CASTS.get(admitted[0], f".to(tp.{admitted[0]})")
+            message = (
+                f"{self._where(argument)}expected {expected} on cpu{because}, got {name} on "
+                f"{tensor.device}. Write {argument.name}{cast}, or "
+                f"{argument.name}.astype('{admitted[0]}') for a NumPy array."
+            )
+            raise TypeError(message)
+        if argument.variable is not None:
+            seen.setdefault(argument.variable, (name, argument.name))
+
+    def _shape(
+        self,
+        argument: Argument,
+        shapes: dict[str, tuple[int, ...]],
+        sizes: dict[str, tuple[int, str]],
+    ) -> None:
+        shape = shapes[argument.name]
+        rule = self._kernel.shapes.inputs.get(argument.name)
+        rank = len(rule.entries) if isinstance(rule, Dims) else argument.rank
+        where = self._where(argument)
+        if rank is not None and len(shape) != rank:
+            plural = "" if rank == 1 else "s"
+            message = (
+                f"{where}expected {rank} dimension{plural}, got {len(shape)} (shape {shape}). "
+                f"Write {argument.name}.reshape(...) with {rank} size{plural}."
+            )
+            raise ValueError(message)
+        if isinstance(rule, Like) and shape != shapes[rule.argument]:
+            message = (
+                f"{where}expected shape {shapes[rule.argument]} as argument '{rule.argument}', got "
+                f"{shape}. Expand or reshape it; where other shapes are meant, declare them with "
+                "shape: in the front matter."
+            )
+            raise ValueError(message)
+        if not isinstance(rule, Dims):
+            return
+        for dimension, (entry, got) in enumerate(zip(rule.entries, shape, strict=True)):
+            if entry == "_":
+                continue
+            if entry.isdigit():
+                expected, why = int(entry), ""
+            else:
+                expected, owner = sizes.setdefault(entry, (got, argument.name))
+                why = f" ({entry}, as argument '{owner}' has)"
+            if expected != got:
+                message = (
+                    f"{where}expected size {expected} in dimension {dimension}{why}, got {got} "
+                    f"(shape {shape}). The front matter's shape declares it."
+                )
+                raise ValueError(message)

@@ -1,0 +1,226 @@
+"""Declared shapes: how the sizes of inputs relate, and what shape an output gets.
+
+A rule is ``Like("x")`` (the shape of an input) or ``Dims(("n", "k"))``. In an input's rule each
+dimension is a symbol, an integer, or ``"_"`` for any size. In an output's rule a dimension may be
+an expression over symbols, integer arguments and ``x.shape[…]``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpkernel.errors import did_you_mean
+
+__all__ = ["Dims", "Like", "ShapeRule", "ShapeRules", "parse_shapes"]
+
+
+@dataclass(frozen=True)
+class Like:
+    """The same shape as the named argument."""
+
+    argument: str
+
+    def __str__(self) -> str:
+        return f"as {self.argument}"
+
+
+@dataclass(frozen=True)
+class Dims:
+    """One entry per dimension: a symbol, an integer as text, ``"_"``, or an expression."""
+
+    entries: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(self.entries) + "]"
+
+
+ShapeRule = Like | Dims
+
+
+@dataclass(frozen=True)
+class ShapeRules:
+    """Rules by argument and output name; `declared` tells the person's own from the default."""
+
+    inputs: Mapping[str, ShapeRule]
+    outputs: Mapping[str, ShapeRule]
+    declared: bool
+
+    def symbols(self) -> tuple[str, ...]:
+        """Return the symbols that inputs bind, in order of first use."""
+        found: dict[str, None] = {}
+        for rule in self.inputs.values():
+            if isinstance(rule, Dims):
+                for entry in rule.entries:
+                    if entry.isidentifier() and entry != "_":
+                        found[entry] = None
+        return tuple(found)
+
+
+class _Problem(ValueError):
+    """A shape entry that cannot be read; the caller adds place and subject."""
+
+
+def _dims(value: Any, what: str) -> Dims:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        message = f"the shape of '{what}' must be a list such as [n, m], got {value!r}"
+        raise _Problem(message)
+    return Dims(tuple("_" if item is None else str(item).strip() for item in value))
+
+
+def _input_rule(value: Any, name: str, inputs: Sequence[str], ranks: Mapping[str, int | None]) -> ShapeRule:
+    if isinstance(value, str):
+        if value not in inputs:
+            message = f"'{value}' is no tensor input{did_you_mean(value, inputs)}"
+            raise _Problem(message)
+        return Like(value)
+    rule = _dims(value, name)
+    for entry in rule.entries:
+        if not (entry.isidentifier() or entry.isdigit()):
+            message = (
+                f"dimension '{entry}' of input '{name}' must be a name, a number or _ ; "
+                "expressions are for outputs"
+            )
+            raise _Problem(message)
+    rank = ranks.get(name)
+    if rank is not None and rank != len(rule.entries):
+        message = (
+            f"'{name}' has {len(rule.entries)} dimensions here and {rank} in the C++ signature; "
+            "make them agree"
+        )
+        raise _Problem(message)
+    return rule
+
+
+def _output_rule(
+    value: Any, name: str, inputs: Sequence[str], integers: Sequence[str], symbols: Sequence[str]
+) -> ShapeRule:
+    if isinstance(value, str) and value in inputs:
+        return Like(value)
+    if isinstance(value, str):
+        message = (
+            f"the shape of output '{name}' is '{value}', which is no tensor input"
+            f"{did_you_mean(value, inputs)} Write an input's name or a list such as [n, m]."
+        )
+        raise _Problem(message)
+    rule = _dims(value, name)
+    known = {*symbols, *integers, *inputs}
+    for entry in rule.entries:
+        try:
+            tree = ast.parse(entry, mode="eval")
+        except SyntaxError:
+            message = f"dimension '{entry}' of output '{name}' is no expression"
+            raise _Problem(message) from None
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id not in known:
+                message = (
+                    f"dimension '{node.id}' of output '{name}' is not declared by an input"
+                    f"{did_you_mean(node.id, known)} Declare it, as in "
+                    f"shape: {{{inputs[0] if inputs else 'x'}: [{node.id}, …], {name}: [{node.id}]}}."
+                )
+                raise _Problem(message)
+    return rule
+
+
+def parse_shapes(
+    value: Any,
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    integers: Sequence[str] = (),
+    ranks: Mapping[str, int | None],
+) -> ShapeRules:
+    """Read the front matter's ``shape``.
+
+    Parameters
+    ----------
+    value
+        None (the default rule), an input's name, a list for the one output, or a mapping.
+    inputs, outputs
+        Names of tensor inputs and of outputs, in order.
+    integers
+        Names of integer arguments; an output's dimension may use them.
+    ranks
+        Rank of an input or output where the signature fixes it.
+
+    Raises
+    ------
+    ValueError
+        With a sentence that says what to write; the caller adds operator and line.
+    """
+    input_rules: dict[str, ShapeRule] = {}
+    output_rules: dict[str, ShapeRule] = {}
+    if value is None:
+        return _default(inputs, outputs, ranks)
+    if isinstance(value, Mapping):
+        known = [*inputs, *outputs]
+        for name in value:
+            if name not in known:
+                message = f"'{name}' under shape is no argument or output{did_you_mean(str(name), known)}"
+                raise _Problem(message)
+        for name in inputs:
+            if name in value:
+                input_rules[name] = _input_rule(value[name], name, inputs, ranks)
+        missing = [name for name in outputs if name not in value]
+        if missing and not (len(inputs) == 1 or all(isinstance(r, Like) for r in input_rules.values())):
+            message = f"shape says nothing of output '{missing[0]}'; add {missing[0]}: [...]"
+            raise _Problem(message)
+        symbols = ShapeRules(input_rules, {}, declared=True).symbols()
+        for name in outputs:
+            rule = (
+                _output_rule(value[name], name, inputs, integers, symbols)
+                if name in value
+                else Like(inputs[0])
+            )
+            output_rules[name] = rule
+    else:
+        if len(outputs) > 1 and not isinstance(value, str):
+            message = f"there are {len(outputs)} outputs; write shape: {{{outputs[0]}: [...], …}}"
+            raise _Problem(message)
+        for name in outputs:
+            output_rules[name] = _output_rule(value, name, inputs, integers, ())
+        if isinstance(value, str):
+            # One name speaks for all: an input that can have the reference's shape must have it.
+            for name in inputs:
+                same_rank = ranks.get(name) in (None, ranks.get(value)) or ranks.get(value) is None
+                if name != value and same_rank:
+                    input_rules[name] = Like(value)
+    for name, rule in output_rules.items():
+        rank = ranks.get(name)
+        if rank is not None and isinstance(rule, Dims) and len(rule.entries) != rank:
+            message = (
+                f"output '{name}' has {len(rule.entries)} dimensions here and {rank} in the C++ "
+                "signature; make them agree"
+            )
+            raise _Problem(message)
+    return ShapeRules(input_rules, output_rules, declared=True)
+
+
+def _default(
+    inputs: Sequence[str], outputs: Sequence[str], ranks: Mapping[str, int | None]
+) -> ShapeRules:
+    """Without a declaration all tensors have one shape."""
+    if not inputs:
+        if outputs:
+            message = (
+                f"no tensor input gives output '{outputs[0]}' its shape; declare it, "
+                f"as in shape: [n] with an integer argument n"
+            )
+            raise _Problem(message)
+        return ShapeRules({}, {}, declared=False)
+    fixed = {name: ranks.get(name) for name in (*inputs, *outputs) if ranks.get(name) is not None}
+    if len(set(fixed.values())) > 1:
+        pairs = ", ".join(f"{name}: [{', '.join('nmkl'[: rank or 0])}]" for name, rank in fixed.items())
+        message = (
+            "tensors of different rank need their shapes declared; write something like "
+            f"shape: {{{pairs}}}"
+        )
+        raise _Problem(message)
+    first = inputs[0]
+    return ShapeRules(
+        {name: Like(first) for name in inputs[1:]},
+        {name: Like(first) for name in outputs},
+        declared=False,
+    )

@@ -1,0 +1,295 @@
+"""What a cell declares: operators, kernels and their guards, as frozen plain data.
+
+The records here are all that later stations need: the C++ wrapper, the Python operator module,
+the fake kernel, the gradient, the checks in another process and the report are derived from them.
+:mod:`tpkernel.reading` fills them from front matter, typed views and plain signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tpkernel.formulas import Formula
+from tpkernel.shapes import ShapeRules
+
+__all__ = [
+    "DTYPES",
+    "Argument",
+    "BackwardCall",
+    "CellSpec",
+    "Derivative",
+    "KernelSpec",
+    "OperatorSpec",
+    "Output",
+]
+
+#: Dtype name to the C++ element type of a typed view. The order is that of ``tp_dtype``.
+DTYPES: Mapping[str, str] = {
+    "bool": "bool",
+    "uint8": "uint8_t",
+    "int8": "int8_t",
+    "uint16": "uint16_t",
+    "int16": "int16_t",
+    "uint32": "uint32_t",
+    "int32": "int32_t",
+    "uint64": "uint64_t",
+    "int64": "int64_t",
+    "float16": "_Float16",
+    "bfloat16": "",
+    "float32": "float",
+    "float64": "double",
+    "complex64": "std::complex<float>",
+    "complex128": "std::complex<double>",
+}
+
+Kind = Literal["tensor", "int", "float", "bool", "other"]
+Role = Literal["in", "out", "inout"]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a kernel and the guard that stands before it.
+
+    Attributes
+    ----------
+    name, kind, cpp_type
+        As the person calls it; tensor or scalar; the C++ parameter type.
+    role
+        Read, written, or both.
+    dtypes
+        Admitted dtypes of a tensor; empty admits any.
+    variable
+        The template parameter its element type is, or None.
+    rank
+        Number of dimensions, None for any.
+    contiguous
+        The kernel indexes flat, so strided views are refused.
+    writes
+        True or False; None where the body cannot be followed (then read-only arrays are refused
+        and aliasing is not judged).
+    low, high
+        Range of an integer argument.
+    because
+        Where the guard comes from, for the report.
+    """
+
+    name: str
+    kind: Kind
+    cpp_type: str
+    role: Role = "in"
+    dtypes: tuple[str, ...] = ()
+    variable: str | None = None
+    rank: int | None = None
+    contiguous: bool = False
+    writes: bool | None = False
+    low: int = 0
+    high: int = 0
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """A C++ function of the cell and what its export wrapper checks.
+
+    Attributes
+    ----------
+    name
+        The C++ function.
+    title
+        What messages call it: the operator's or the function's name.
+    style
+        ``"views"``: typed views, called through the generated dispatch. ``"plain"``: the engine's
+        own types, called through the engine's export after the guard.
+    instances
+        For templates: one mapping of template parameter to dtype per instance to build.
+    shapes
+        Relations between the tensors' sizes.
+    alias_ok
+        Outputs may share memory with inputs.
+    """
+
+    name: str
+    title: str
+    style: Literal["views", "plain"]
+    arguments: tuple[Argument, ...]
+    returns: str
+    templates: tuple[str, ...]
+    instances: tuple[Mapping[str, str], ...]
+    shapes: ShapeRules
+    line: int
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    doc: str = ""
+    alias_ok: bool = False
+
+    @property
+    def tensors(self) -> tuple[Argument, ...]:
+        """The tensor arguments, in order."""
+        return tuple(a for a in self.arguments if a.kind == "tensor")
+
+    def guard_text(self) -> list[tuple[str, str]]:
+        """Return pairs of argument name and its guard in words."""
+        return [(a.name, describe_guard(a)) for a in self.arguments]
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output: its name, and its dtype as a fixed one or as an input's."""
+
+    name: str
+    dtype: str | None
+    dtype_like: str | None
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """The gradient of one input: a formula, or an output of the cell's backward kernel."""
+
+    input: str
+    formula: Formula | None
+    line: int
+
+
+@dataclass(frozen=True)
+class BackwardCall:
+    """How the gradient calls the cell's ``NAME_backward``: helper, arguments, outputs in order."""
+
+    operator: str
+    arguments: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """One operator.
+
+    Attributes
+    ----------
+    name
+        ``"namespace::op"``.
+    schema
+        The whole schema text.
+    kernel
+        The C++ function behind it.
+    outputs
+        Outputs that the Python side allocates, in order; empty for in-place operators and for
+        kernels that return their results.
+    returned
+        How many results the kernel itself returns.
+    mutates
+        Inputs written in place.
+    derivatives
+        By input; an input that is missing has none and says so when its gradient is asked.
+    backward
+        The call of the cell's ``NAME_backward``, or None.
+    helper
+        Made for use in formulas only; not bound in the notebook.
+    samples
+        Example arguments as declared.
+    copies
+        Strided inputs are copied rather than refused.
+    origin
+        Where the declaration came from, in words.
+    """
+
+    name: str
+    schema: str
+    kernel: KernelSpec
+    outputs: tuple[Output, ...]
+    returned: int
+    mutates: tuple[str, ...]
+    derivatives: tuple[Derivative, ...]
+    backward: BackwardCall | None
+    samples: tuple[Mapping[str, Any], ...]
+    doc: str
+    helper: bool
+    copies: bool
+    line: int
+    origin: str
+
+    @property
+    def namespace(self) -> str:
+        """The part before the colons."""
+        return self.name.split("::")[0]
+
+    @property
+    def opname(self) -> str:
+        """The part after the colons."""
+        return self.name.split("::")[1]
+
+    @property
+    def inputs(self) -> tuple[Argument, ...]:
+        """The kernel's arguments that the operator's caller gives."""
+        return tuple(a for a in self.kernel.arguments if a.role != "out")
+
+    @property
+    def tensor_inputs(self) -> tuple[str, ...]:
+        """Names of the tensor inputs."""
+        return tuple(a.name for a in self.inputs if a.kind == "tensor")
+
+    @property
+    def result_names(self) -> tuple[str, ...]:
+        """What formulas call the results: ``result``, or the outputs' names."""
+        if len(self.outputs) > 1:
+            return tuple(o.name for o in self.outputs)
+        return ("result",) if self.outputs or self.returned else ()
+
+    @property
+    def grad_names(self) -> tuple[str, ...]:
+        """What formulas call the incoming gradients."""
+        if len(self.outputs) > 1:
+            return tuple(f"grad_{o.name}" for o in self.outputs)
+        return ("grad",)
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """Everything a cell declares.
+
+    Attributes
+    ----------
+    cell
+        The cell's name, such as ``In[5]``.
+    operators
+        Declared operators first, then helpers.
+    functions
+        Plain kernels bound under their own names.
+    skipped
+        Functions that are not exported, with the reason.
+    """
+
+    cell: str
+    operators: tuple[OperatorSpec, ...]
+    functions: tuple[KernelSpec, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def kernels(self) -> tuple[KernelSpec, ...]:
+        """All C++ functions that get an export, each once."""
+        found = {k.name: k for k in (*self.functions, *(o.kernel for o in self.operators))}
+        return tuple(found.values())
+
+    @property
+    def bound_names(self) -> tuple[str, ...]:
+        """Names that the cell binds in the notebook."""
+        operators = [o.opname for o in self.operators if not o.helper]
+        return (*operators, *(f.name for f in self.functions))
+
+
+def describe_guard(argument: Argument) -> str:
+    """Say an argument's guard in words."""
+    if argument.kind == "int":
+        text = f"integer from {argument.low} to {argument.high}"
+    elif argument.kind == "tensor":
+        parts = [" or ".join(argument.dtypes) if argument.dtypes else "any dtype", "on cpu"]
+        if argument.rank is not None:
+            parts.append(f"{argument.rank}-d")
+        parts.append("contiguous" if argument.contiguous else "any strides")
+        parts.append({True: "written", False: "read only", None: "possibly written"}[argument.writes])
+        text = ", ".join(parts)
+    elif argument.kind == "other":
+        text = f"as the engine converts {argument.cpp_type}"
+    else:
+        text = {"float": "number", "bool": "True or False"}[argument.kind]
+    return f"{text} ({argument.because})" if argument.because else text
