@@ -1,0 +1,61 @@
+// Entry points of the run-time library: what every kernel library shares and nobody wants compiled
+// again in each cell. It is built once per compiler and engine version and linked in as an archive,
+// so a finished kernel library needs nothing of TensorPlay to be loaded. Plain C linkage: the light
+// and the full set of headers, and code that only knows the engine's C ABI, call the same functions.
+#pragma once
+#pragma GCC system_header
+#include <stddef.h>
+#include <stdint.h>
+#include <tvm/ffi/c_api.h>
+
+#define TP_RT_COLD __attribute__((cold))
+
+// A growing text owned by the caller until `tp_rt_text_free` or `tp_rt_throw_text`.
+struct tp_rt_text {
+  char* data;
+  size_t size;
+  size_t capacity;
+};
+
+// What `tp_rt_text_append` finds behind its pointer.
+enum tp_rt_format : int32_t {
+  TP_RT_BOOL,
+  TP_RT_CHAR,
+  TP_RT_INT64,
+  TP_RT_UINT64,
+  TP_RT_FLOAT,
+  TP_RT_DOUBLE,
+  TP_RT_C_STRING,
+  TP_RT_POINTER,
+  TP_RT_DTYPE,
+  TP_RT_TEXT
+};
+
+extern "C" {
+// Turns the C++ exception in flight into the engine's raised error. Call it in a catch block.
+TP_RT_COLD int tp_rt_raise_current();
+// Sets the engine's raised error; `kind` is the name of a Python exception. Returns -1.
+TP_RT_COLD int tp_rt_raise(const char* kind, const char* message);
+// Throws the engine's C++ error.
+[[noreturn]] TP_RT_COLD void tp_rt_throw(const char* kind, const char* message);
+// Throws the error that a C function of the engine left behind.
+[[noreturn]] TP_RT_COLD void tp_rt_throw_raised();
+// Throws with `text` as message (taken over and freed) and one line of back trace.
+[[noreturn]] TP_RT_COLD void tp_rt_throw_text(const char* kind, tp_rt_text* text, const char* file,
+                                              int line, const char* function);
+// Formats one value as `std::ostream` would.
+TP_RT_COLD void tp_rt_text_append(tp_rt_text* text, int32_t format, const void* value);
+TP_RT_COLD void tp_rt_text_free(tp_rt_text* text);
+
+[[noreturn]] TP_RT_COLD void tp_rt_bad_dimension(int64_t index, int64_t ndim);
+[[noreturn]] TP_RT_COLD void tp_rt_bad_shape_index(int64_t index, int64_t size);
+[[noreturn]] TP_RT_COLD void tp_rt_no_strides();
+
+// A call that does not fit: `signature` names the `count` parameter types and the result type.
+TP_RT_COLD int tp_rt_wrong_count(const char* function, const char* const* signature, int32_t count,
+                                 int32_t got);
+TP_RT_COLD int tp_rt_wrong_type(const char* function, const char* const* signature, int32_t count,
+                                int32_t index, const TVMFFIAny* got);
+TP_RT_COLD int tp_rt_out_of_range(const char* function, int32_t index, int64_t value, int32_t bits,
+                                  int32_t is_signed);
+}

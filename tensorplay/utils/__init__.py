@@ -1,0 +1,1 @@
+"""Tools beside the runtime: `cpp_jit` builds and loads kernels."""

@@ -1,0 +1,40 @@
+"""Build and load C++ kernels.
+
+The engine's entry points (`load_inline`, `build_inline`, `load`, `build`, `load_module`,
+`system_lib`, `is_available`) with a content-keyed cache, errors at the person's own lines and
+compile times of a tenth of a second; and `build_source`, which says everything about a build.
+
+>>> from tensorplay.utils import cpp_jit
+>>> m = cpp_jit.load_inline("demo", cpp_sources="int64_t twice(int64_t n) { return 2 * n; }",
+...                         functions="twice")
+>>> m.twice(21)
+42
+"""
+
+from __future__ import annotations
+
+from tensorplay.utils.cpp_jit.build import Build, Source, build_source
+from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
+from tensorplay.utils.cpp_jit.engine import is_available
+from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, BuildError, MissingToolError
+from tensorplay.utils.cpp_jit.inline import build, build_inline, load, load_inline
+from tensorplay.utils.cpp_jit.load import Kernel, Module, load_module, system_lib
+
+__all__ = [
+    "Build",
+    "BuildCacheWarning",
+    "BuildError",
+    "Diagnostic",
+    "Kernel",
+    "MissingToolError",
+    "Module",
+    "Source",
+    "build",
+    "build_inline",
+    "build_source",
+    "is_available",
+    "load",
+    "load_inline",
+    "load_module",
+    "system_lib",
+]

@@ -1,0 +1,165 @@
+"""Memory for tensors that kernels return: NumPy buffers handed out through DLPack.
+
+A kernel asks with ``Tensor::FromEnvAlloc``; the engine calls the allocator that its host installed.
+This one fills a ``DLManagedTensorVersioned`` (dlpack.h, version 1) over a NumPy buffer and keeps
+both alive until the consumer calls the deleter, from whatever thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_CPU = 1
+_ALIGNMENT = 64
+
+# DLDataTypeCode of dlpack.h: the widths that the runtime can represent.
+_WIDTHS: dict[int, frozenset[int]] = {
+    0: frozenset({8, 16, 32, 64}),  # int
+    1: frozenset({8, 16, 32, 64}),  # uint
+    2: frozenset({16, 32, 64}),  # float
+    4: frozenset({16}),  # bfloat
+    5: frozenset({64, 128}),  # complex
+    6: frozenset({8}),  # bool
+    **dict.fromkeys(range(7, 15), frozenset({8})),  # float8
+}
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Version(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32)]
+
+
+class _ManagedTensor(ctypes.Structure):
+    _fields_ = [
+        ("version", _Version),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("dl_tensor", _Tensor),
+    ]
+
+
+_SetError = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+_Allocator = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.POINTER(_Tensor),
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
+    _SetError,
+)
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+#: What each handed-out tensor keeps alive, by its number.
+_live: dict[int, tuple[Any, ...]] = {}
+_numbers = itertools.count(1)
+
+
+def _delete(address: int) -> None:
+    managed = _ManagedTensor.from_address(address)
+    _live.pop(managed.manager_ctx, None)
+
+
+def _allocate(
+    prototype: ctypes._Pointer[_Tensor],
+    out: ctypes._Pointer[ctypes.c_void_p],
+    context: int,
+    set_error: Any,
+) -> int:
+    try:
+        out[0] = _new_tensor(prototype.contents)
+    except (ValueError, MemoryError) as error:
+        kind = "MemoryError" if isinstance(error, MemoryError) else "ValueError"
+        set_error(context, kind.encode(), str(error).encode())
+        return -1
+    return 0
+
+
+def _new_tensor(prototype: _Tensor) -> int:
+    dtype, device = prototype.dtype, prototype.device
+    if device.device_type != _CPU:
+        raise ValueError(
+            f"cannot allocate a kernel's result: expected device cpu, got DLPack device type "
+            f"{device.device_type}"
+        )
+    if dtype.lanes != 1 or dtype.bits not in _WIDTHS.get(dtype.code, ()):
+        raise ValueError(
+            f"unsupported dlpack dtype: code {dtype.code}, bits {dtype.bits}, lanes {dtype.lanes}"
+        )
+    sizes = [prototype.shape[i] for i in range(prototype.ndim)]
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"cannot allocate a kernel's result of shape {tuple(sizes)}")
+    count = 1
+    for size in sizes:
+        count *= size
+    nbytes = count * (dtype.bits // 8)
+    buffer = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = buffer.ctypes.data
+    strides = [1] * len(sizes)
+    for i in range(len(sizes) - 2, -1, -1):
+        strides[i] = strides[i + 1] * sizes[i + 1]
+    array = ctypes.c_int64 * max(len(sizes), 1)
+    shape_memory, stride_memory = array(*sizes), array(*strides)
+    number = next(_numbers)
+    managed = _ManagedTensor(
+        version=_Version(1, 0),
+        manager_ctx=number,
+        deleter=ctypes.cast(_deleter, ctypes.c_void_p),
+        flags=0,
+        dl_tensor=_Tensor(
+            data=start + (-start) % _ALIGNMENT,
+            device=device,
+            ndim=len(sizes),
+            dtype=dtype,
+            shape=ctypes.cast(shape_memory, ctypes.POINTER(ctypes.c_int64)),
+            strides=ctypes.cast(stride_memory, ctypes.POINTER(ctypes.c_int64)),
+            byte_offset=0,
+        ),
+    )
+    _live[number] = (buffer, shape_memory, stride_memory, managed)
+    return ctypes.addressof(managed)
+
+
+# Callbacks live as long as the process: C holds their addresses.
+_deleter = _Deleter(_delete)
+_allocator = _Allocator(_allocate)
+
+
+def install(library: Path) -> bool:
+    """Install the allocator unless a host has installed one; return whether it is ours."""
+    lib = ctypes.CDLL(str(library))
+    get = lib.TVMFFIEnvGetDLPackManagedTensorAllocator
+    get.restype = ctypes.c_void_p
+    get.argtypes = []
+    present = get()
+    if present:
+        return bool(present == ctypes.cast(_allocator, ctypes.c_void_p).value)
+    put = lib.TVMFFIEnvSetDLPackManagedTensorAllocator
+    put.restype = ctypes.c_int
+    put.argtypes = [_Allocator, ctypes.c_int, ctypes.c_void_p]
+    if put(_allocator, 1, None) != 0:
+        raise RuntimeError("the engine refused the allocator for kernel results")
+    return True

@@ -1,0 +1,667 @@
+"""From a source to a library: choose the headers, compile, read the answer, publish.
+
+Three sets of headers are tried, each a superset in what it takes and slower than the one before:
+*light* (our stand-in over the C header), *full* (the engine's own, with our export wrapper), *stock*
+(the engine's own headers and export macro). A word scan chooses the first; the compiler's answer
+moves on. Which one it was is remembered for the next edit of the same name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorplay.utils.cpp_jit import support, toolchain
+from tensorplay.utils.cpp_jit.cache import (
+    FORMAT,
+    Cache,
+    FileState,
+    Record,
+    cache_at,
+    default_cache,
+    digest,
+    parse_dependencies,
+    safe_name,
+    write_atomically,
+)
+from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
+from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
+from tensorplay.utils.cpp_jit.exports import check_exports
+from tensorplay.utils.cpp_jit.source import (
+    Scan,
+    header_may_be_missing,
+    implied_headers,
+    needs_full_headers,
+    scan,
+)
+
+if TYPE_CHECKING:
+    from tensorplay.utils.cpp_jit.load import Module
+
+_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
+_RUNGS = ("light", "full", "stock")
+_STOCK_HEADERS = (
+    "tvm/ffi/container/tensor.h",
+    "tvm/ffi/dtype.h",
+    "tvm/ffi/error.h",
+    "tvm/ffi/extra/c_env_api.h",
+    "tvm/ffi/function.h",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """C++ text and how a person names its lines.
+
+    Parameters
+    ----------
+    text
+        The source.
+    name
+        Name in diagnostics, such as ``In[5]``; empty for ``<name>.cpp``.
+    first_line
+        Number that the first line of ``text`` has for the person.
+    """
+
+    text: str
+    name: str = ""
+    first_line: int = 1
+
+
+@dataclass(frozen=True)
+class Build:
+    """A library on disk and how it came about.
+
+    Parameters
+    ----------
+    name
+        As the caller named it.
+    key
+        Hash of everything that the library depends on.
+    folder, library
+        The entry's folder and the library in it. Neither ever changes its content.
+    commands
+        Command lines that were run, the last one made the library.
+    diagnostics
+        Warnings of the successful compilation.
+    dependencies
+        Files that the compiler read, without the engine's and this package's own headers.
+    seconds
+        Time of the build that made the library.
+    cached
+        Whether this call found it.
+    rung
+        ``"light"``, ``"full"``, ``"stock"`` or ``"files"``.
+    log
+        Complete output of the commands.
+    signatures
+        Parameter names of the functions found in the source: name to ``[name, type, default]``.
+    docs
+        Documentation of exports.
+    stateful
+        Whether the source seems to hold variables that outlive a call: such a library starts afresh
+        each time it is loaded.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    library: Path
+    commands: tuple[tuple[str, ...], ...]
+    diagnostics: tuple[Diagnostic, ...]
+    dependencies: tuple[Path, ...]
+    seconds: float
+    cached: bool
+    rung: str
+    log: str
+    signatures: Mapping[str, tuple[tuple[str, str, str | None], ...]] = field(default_factory=dict)
+    docs: Mapping[str, str] = field(default_factory=dict)
+    stateful: bool = False
+    _again: Callable[[], Build] | None = field(default=None, repr=False, compare=False)
+
+    def load(self) -> Module:
+        """Load the library.
+
+        Raises
+        ------
+        RuntimeError
+            The loader refuses it, also after it was built again.
+        """
+        from tensorplay.utils.cpp_jit.load import load_build
+
+        try:
+            return load_build(self)
+        except RuntimeError:
+            if self._again is None:
+                raise
+        return load_build(self._again())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the description as plain data."""
+        return {
+            "name": self.name,
+            "key": self.key,
+            "folder": str(self.folder),
+            "library": str(self.library),
+            "commands": [list(command) for command in self.commands],
+            "diagnostics": [d.to_dict() for d in self.diagnostics],
+            "dependencies": [str(path) for path in self.dependencies],
+            "seconds": self.seconds,
+            "cached": self.cached,
+            "rung": self.rung,
+            "log": self.log,
+            "signatures": {k: [list(p) for p in v] for k, v in self.signatures.items()},
+            "docs": dict(self.docs),
+            "stateful": self.stateful,
+        }
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a compilation left in its private folder."""
+
+    library: str
+    commands: tuple[tuple[str, ...], ...]
+    diagnostics: tuple[Diagnostic, ...]
+    dependencies: tuple[str, ...]
+    precompiled: str | None
+    rung: str
+    log: str
+
+
+#: Takes the private folder, the compiler and the cache; raises BuildError.
+Producer = Callable[[Path, toolchain.Compiler, Cache], Product]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One translation unit made of a person's source and what is put around it."""
+
+    name: str
+    source: Source
+    exports: Mapping[str, str]
+    generated: str
+    preamble: str
+    cflags: tuple[str, ...]
+    ldflags: tuple[str, ...]
+    include_paths: tuple[str, ...]
+
+    @property
+    def shown_name(self) -> str:
+        """Return the name of the source in diagnostics."""
+        return self.source.name or f"{self.name}.cpp"
+
+
+def build_source(
+    name: str,
+    source: Source,
+    *,
+    exports: Sequence[str] | Mapping[str, str] | str = (),
+    generated: str = "",
+    preamble: str = "",
+    extra_cflags: Sequence[str] | None = None,
+    extra_ldflags: Sequence[str] | None = None,
+    extra_include_paths: Sequence[str | os.PathLike[str]] | None = None,
+    build_directory: str | os.PathLike[str] | None = None,
+) -> Build:
+    """Build one C++ source into a library, or find it in the cache.
+
+    Parameters
+    ----------
+    name
+        Name of the library.
+    source
+        The text.
+    exports
+        Functions of the text that can be called: names, or names with documentation.
+    generated
+        C++ put after the text, shown as ``<generated>`` in diagnostics.
+    preamble
+        C++ put before the text, shown as ``<preamble>``.
+    extra_cflags, extra_ldflags, extra_include_paths
+        Passed to the compiler unchanged; paths are made absolute.
+    build_directory
+        Folder that replaces the build cache.
+
+    Returns
+    -------
+    Build
+
+    Raises
+    ------
+    BuildError
+        The source does not compile.
+    MissingToolError
+        It is not in the cache and there is no compiler.
+    """
+    named = {exports: ""} if isinstance(exports, str) else exports
+    unit = Unit(
+        name=name,
+        source=source,
+        exports=dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, ""),
+        generated=generated,
+        preamble=preamble,
+        cflags=tuple(extra_cflags or ()),
+        ldflags=tuple(extra_ldflags or ()),
+        include_paths=tuple(os.path.abspath(path) for path in extra_include_paths or ()),
+    )
+    request = _request_of(unit)
+    cache = cache_at(build_directory) if build_directory is not None else default_cache()
+
+    def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
+        return _compile_unit(unit, work, compiler, cache)
+
+    return find_or_build(name, request, cache, produce, lambda: _facts(unit))
+
+
+def _request_of(unit: Unit) -> str:
+    quoted = '"' in unit.source.text or '"' in unit.preamble
+    native = any("native" in flag for flag in unit.cflags)
+    return digest(
+        f"unit {FORMAT}",
+        unit.name,
+        unit.source.text,
+        unit.shown_name,
+        str(unit.source.first_line),
+        unit.generated,
+        unit.preamble,
+        json.dumps([unit.exports, unit.cflags, unit.ldflags, unit.include_paths]),
+        os.getcwd() if quoted else "",
+        toolchain.processor() if native else "",
+        toolchain.environment_key(),
+        support.engine_state(),
+        support.own_state(),
+        sys.platform,
+    )
+
+
+def _facts(unit: Unit) -> dict[str, Any]:
+    """Return what the scan knows that a caller of the library wants to know."""
+    found = scan(unit.source.text)
+    functions = found.functions
+    names = [function.name for function in functions]
+    return {
+        "signatures": {
+            function.name: [[p.name, p.type, p.default] for p in function.parameters]
+            for function in functions
+            if names.count(function.name) == 1
+        },
+        "docs": {name: doc for name, doc in unit.exports.items() if doc},
+        "stateful": found.stateful or scan(unit.generated).stateful or bool(found.local_includes),
+    }
+
+
+def find_or_build(
+    name: str,
+    request: str,
+    cache: Cache,
+    produce: Producer,
+    facts: Callable[[], dict[str, Any]],
+) -> Build:
+    """Return the library of a request from the cache, else produce and publish it."""
+    try:
+        compiler: toolchain.Compiler | None = toolchain.find_compiler()
+    except MissingToolError:
+        compiler = None
+
+    def again(entry: str) -> Callable[[], Build]:
+        def build_again() -> Build:
+            cache.drop(request, entry, "refused by the loader")
+            return find_or_build(name, request, cache, produce, facts)
+
+        return build_again
+
+    identity = compiler.identity if compiler else None
+    if found := _find(cache, request, identity):
+        return dataclasses.replace(found, _again=again(found.folder.name))
+    if compiler is None:
+        compiler = toolchain.find_compiler()  # raises with what was looked for
+    with cache.lock(request, f"the library {name!r}"):
+        if found := _find(cache, request, identity):
+            return dataclasses.replace(found, _again=again(found.folder.name))
+        start_ns = time.time_ns()
+        start = time.perf_counter()
+        with cache.workspace() as work:
+            product = produce(work, compiler, cache)
+            seconds = time.perf_counter() - start
+            entry = _publish(cache, request, name, compiler, work, product, facts(), seconds, start_ns)
+    data = cache.entry(entry)
+    if data is None:
+        raise RuntimeError(f"the library {name!r} vanished from {cache.root} while it was built")
+    build = _build_of(cache, entry, data, cached=False)
+    return dataclasses.replace(build, _again=again(entry))
+
+
+_verified: dict[tuple[str, str], tuple[int, int, Build]] = {}
+
+
+def _find(cache: Cache, request: str, compiler: str | None) -> Build | None:
+    record = cache.find(request, compiler)
+    while record is not None:
+        library_state: tuple[int, int] | None = None
+        known = _verified.get((str(cache.root), record.entry))
+        if known:
+            with contextlib.suppress(OSError):
+                state = known[2].library.stat()
+                library_state = (state.st_size, state.st_mtime_ns)
+            if library_state == known[:2]:
+                return known[2]
+        data = cache.entry(record.entry)
+        if data is not None:
+            return _build_of(cache, record.entry, data, cached=True)
+        cache.drop(request, record.entry, "damaged or incomplete")
+        record = cache.find(request, compiler)
+    return None
+
+
+def _build_of(cache: Cache, entry: str, data: dict[str, Any], *, cached: bool) -> Build:
+    folder = cache.folder(entry)
+    build = Build(
+        name=data["name"],
+        key=data["key"],
+        folder=folder,
+        library=folder / data["library"],
+        commands=tuple(tuple(command) for command in data["commands"]),
+        diagnostics=tuple(Diagnostic.from_dict(d) for d in data["diagnostics"]),
+        dependencies=tuple(Path(path) for path in data["dependencies"]),
+        seconds=data["seconds"],
+        cached=cached,
+        rung=data["rung"],
+        log=data["log"],
+        signatures={k: tuple((p[0], p[1], p[2]) for p in v) for k, v in data["signatures"].items()},
+        docs=data["docs"],
+        stateful=data["stateful"],
+    )
+    with contextlib.suppress(OSError):
+        state = build.library.stat()
+        remembered = build if cached else dataclasses.replace(build, cached=True)
+        key = (str(cache.root), entry)
+        _verified[key] = (state.st_size, state.st_mtime_ns, remembered)
+    return build
+
+
+def _publish(
+    cache: Cache,
+    request: str,
+    name: str,
+    compiler: toolchain.Compiler,
+    work: Path,
+    product: Product,
+    facts: dict[str, Any],
+    seconds: float,
+    start_ns: int,
+) -> str:
+    """Describe and publish a finished build; returns the entry."""
+    own = tuple(
+        str(folder) + os.sep for folder in (support.INCLUDE, *toolchain.find_engine().include_paths)
+    )
+    private = str(work) + os.sep
+    paths = [
+        path
+        for path in dict.fromkeys(os.path.normpath(os.path.join(work, p)) for p in product.dependencies)
+        if not path.startswith((*own, private)) and "/precompiled/" not in path
+    ]
+    files = tuple(FileState.of(path) for path in paths)
+    key = digest(request, compiler.identity, *(f.sha256 for f in files), product.precompiled or "")
+    library = f"{safe_name(name)}-{key[:12]}{_SUFFIX}"
+    (work / product.library).rename(work / library)
+    for leftover in work.iterdir():
+        if leftover.suffix in {".d", ".o"}:
+            leftover.unlink()
+    import hashlib
+
+    content = (work / library).read_bytes()
+    data = {
+        "format": FORMAT,
+        "name": name,
+        "key": key,
+        "library": library,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seconds": round(seconds, 4),
+        "rung": product.rung,
+        "compiler": compiler.identity.split("\n"),
+        "commands": [list(command) for command in product.commands],
+        "dependencies": paths,
+        "diagnostics": [d.to_dict() for d in product.diagnostics],
+        "log": product.log,
+        "request": request,
+        **facts,
+    }
+    write_atomically(work / "entry.json", json.dumps(data, indent=1))
+    entry = cache.publish(work, name, key)
+    if all(file.mtime_ns < start_ns for file in files):
+        # A file changed while it was being read gives a library for now, but no record.
+        absent = _shadowing(paths, product.commands[-1] if product.commands else ())
+        record = Record(
+            compiler.identity, entry, files, product.precompiled, absent, time.time_ns()
+        )
+        cache.add(request, record)
+    return entry
+
+
+def _shadowing(paths: Sequence[str], command: Sequence[str]) -> tuple[str, ...]:
+    """Return files that, if they appeared, would be read instead of the recorded ones."""
+    folders = [word[2:] for word in command if word.startswith("-I") and len(word) > 2]
+    absent = []
+    for path in paths:
+        for position, folder in enumerate(folders):
+            if path.startswith(folder + os.sep):
+                relative = os.path.relpath(path, folder)
+                absent += [os.path.join(earlier, relative) for earlier in folders[:position]]
+                break
+    return tuple(absent)
+
+
+# One translation unit
+
+_remembered_rung: dict[tuple[str, tuple[str, ...]], str] = {}
+
+
+def _compile_unit(
+    unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Cache
+) -> Product:
+    texts = _texts(unit)
+    scans = (scan(unit.preamble), scan(unit.source.text), scan(unit.generated))
+    check_exports(unit.exports, scans[1], scans[0], texts)
+    traits = toolchain.traits(compiler, cache.root)
+    objects = support.runtime_objects(cache, compiler)
+    memory = (unit.name, unit.cflags)
+    rung = "light" if needs_full_headers(scans) is None else "full"
+    rung = max(rung, _remembered_rung.get(memory, rung), key=_RUNGS.index)
+    commands: list[tuple[str, ...]] = []
+    logs: list[str] = []
+    while True:
+        attempt = _Attempt(unit, scans, rung, work, compiler, traits, cache, objects)
+        done, headers = attempt.run()
+        commands.append(done.command)
+        logs.append(done.output)
+        found = parse(done.output, texts)
+        if done.returncode == 0:
+            break
+        errors = [d for d in found if d.level == "error"]
+        following = _next_rung(rung, errors, done.output)
+        if following is None:
+            raise BuildError(
+                render(found, done.output), diagnostics=found, log="\n".join(logs), commands=commands
+            )
+        rung = following
+    if rung != "light":
+        _remembered_rung[memory] = rung
+    elif needs_full_headers(scans) is None:
+        _remembered_rung.pop(memory, None)
+    return Product(
+        library=_OUTPUT,
+        commands=tuple(commands),
+        diagnostics=found,
+        dependencies=tuple(parse_dependencies((work / _DEPENDENCIES).read_text("utf-8", "replace"))),
+        precompiled=headers.file_set if headers else None,
+        rung=rung,
+        log=logs[-1],
+    )
+
+
+def _next_rung(rung: str, errors: Sequence[Diagnostic], output: str) -> str | None:
+    """Return the set of headers to try after a failure, or None if the source is at fault."""
+    if rung == "light":
+        if any(header_may_be_missing(d.message) for d in errors) or (
+            not errors and "tvm::ffi" in output
+        ):
+            return "full"
+        return None
+    # An error inside our own wrapper, and none in the person's text, may be the wrapper's.
+    if rung == "full" and any("/tensorplay/ffi_" in d.file for d in errors):
+        return "stock"
+    return None
+
+
+def _texts(unit: Unit) -> Texts:
+    return Texts(
+        unit.shown_name,
+        {
+            unit.shown_name: (unit.source.first_line, unit.source.text.splitlines()),
+            "<preamble>": (1, unit.preamble.splitlines()),
+            "<generated>": (1, unit.generated.splitlines()),
+        },
+    )
+
+
+_SOURCE = "source.cpp"
+_OUTPUT = "library"
+_DEPENDENCIES = "dependencies.d"
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One run of the compiler over a unit with one set of headers."""
+
+    unit: Unit
+    scans: tuple[Scan, Scan, Scan]
+    rung: str
+    work: Path
+    compiler: toolchain.Compiler
+    traits: toolchain.Traits
+    cache: Cache
+    objects: tuple[Path, ...]
+
+    def run(self) -> tuple[toolchain.ToolResult, support.Precompiled | None]:
+        implied = implied_headers(self.scans) if self.rung == "light" else ()
+        (self.work / _SOURCE).write_text(self.text(implied), "utf-8", newline="")
+        headers = None
+        if self.rung != "stock":
+            includes = [name for part in self.scans for name in part.includes]
+            wanted = support.headers_for(self.rung, (*implied, *includes), self.compile_flags())
+            headers = support.precompiled(self.cache, self.compiler, self.traits.kind, wanted)
+        done = toolchain.run(self.compiler, self.arguments(headers), self.work)
+        if done.returncode and headers and "internal compiler error" in done.output:
+            headers = None  # a precompiled header is the likeliest cause, and not needed
+            done = toolchain.run(self.compiler, self.arguments(None), self.work)
+        return done, headers
+
+    def compile_flags(self) -> tuple[str, ...]:
+        gcc = ("-fno-gnu-unique",) if self.traits.kind == "gcc" else ()
+        # Unique symbols would be shared between libraries: two cells with one template's name
+        # would see each other's static variables, and no library could be unloaded.
+        return (*support.BASE_FLAGS, *gcc, *self.unit.cflags)
+
+    def arguments(self, headers: support.Precompiled | None) -> tuple[str, ...]:
+        unit = self.unit
+        include: tuple[str, ...] = ()
+        if headers:
+            include = ("-include", str(headers.include))
+        elif self.rung != "stock":
+            include = ("-include", f"tensorplay/ffi_{self.rung}.h")
+        local = any(part.local_includes for part in self.scans)
+        return (
+            *self.compile_flags(),
+            *include,
+            *(("-iquote", os.getcwd()) if local else ()),
+            *(f"-I{path}" for path in unit.include_paths),
+            *support.include_flags(),
+            *diagnostic_flags(self.traits.kind),
+            *("-MD", "-MF", _DEPENDENCIES),
+            _SOURCE,
+            *self.link_arguments(),
+            *("-o", _OUTPUT),
+        )
+
+    def link_arguments(self) -> tuple[str, ...]:
+        python = any("Python.h" in part.includes for part in self.scans)
+        return link_arguments(self.traits, self.objects, self.unit.ldflags, undefined=python)
+
+    def text(self, implied: Sequence[str]) -> str:
+        unit = self.unit
+        macro = "TVM_FFI_DLL_EXPORT_TYPED_FUNC" if self.rung == "stock" else "TP_EXPORT"
+        doc = "TVM_FFI_DLL_EXPORT_TYPED_FUNC_DOC" if self.rung == "stock" else "TP_EXPORT_DOC"
+        stock = _STOCK_HEADERS if self.rung == "stock" else ()
+        lines = [f"#include <{name}>" for name in (*stock, *implied)]
+        if unit.preamble:
+            lines += ['#line 1 "<preamble>"', unit.preamble]
+        lines += [f"#line {unit.source.first_line} {_c_string(unit.shown_name)}", unit.source.text]
+        if unit.generated:
+            lines += ['#line 1 "<generated>"', unit.generated]
+        lines.append('#line 1 "<exports>"')
+        for name, text in unit.exports.items():
+            lines.append(f"{macro}({name}, {name});")
+            if text:
+                lines.append(f"{doc}({name}, {_c_string(text)});")
+        return "\n".join(lines) + "\n"
+
+
+def diagnostic_flags(kind: str) -> tuple[str, ...]:
+    """Return flags that make messages parseable and bounded."""
+    if kind == "unknown":
+        return ()
+    flags = ("-fno-diagnostics-show-caret", "-fdiagnostics-parseable-fixits")
+    if kind == "gcc":
+        return (*flags, "-fdiagnostics-color=never", "-fmax-errors=50")
+    return (*flags, "-fno-color-diagnostics", "-ferror-limit=50")
+
+
+def link_arguments(
+    traits: toolchain.Traits,
+    objects: Sequence[Path],
+    ldflags: Sequence[str],
+    *,
+    undefined: bool = False,
+) -> tuple[str, ...]:
+    """Return the linker's part of a command line.
+
+    Parameters
+    ----------
+    traits
+        Of the compiler that links.
+    objects
+        The run-time library's object files.
+    ldflags
+        The caller's flags, last so that they win.
+    undefined
+        Whether symbols may stay undefined, as those of the Python interpreter do.
+    """
+    library = toolchain.find_engine().library
+    folder, stem = str(library.parent), library.stem.removeprefix("lib")
+    runtime = tuple(str(path) for path in objects)
+    engine = (f"-L{folder}", f"-l{stem}")
+    if sys.platform == "darwin":
+        return ("-shared", "-undefined", "dynamic_lookup", *runtime, *engine, *ldflags)
+    linker = (f"-fuse-ld={traits.linker}",) if traits.linker else ()
+    # Without -z defs a function that is declared but not defined would end the process when it is
+    # called. Symbolic binding keeps every library's functions its own.
+    defs = () if undefined else ("-Wl,-z,defs",)
+    own = ("-Wl,-Bsymbolic-functions", "-Wl,--gc-sections")
+    return ("-shared", *linker, *defs, *own, *runtime, *engine, *ldflags)
+
+
+def _c_string(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    for character, code in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+        escaped = escaped.replace(character, code)
+    return f'"{escaped}"'

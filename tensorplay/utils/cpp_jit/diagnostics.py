@@ -1,0 +1,261 @@
+"""Compiler and linker output as data, and the text that a person reads.
+
+The text form of g++ and clang is parsed, not their JSON: it is the one form that every version of
+both writes (g++ 15 dropped JSON, clang never had it). Sources carry ``#line`` directives, so the
+file names and line numbers in the output are already the person's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+Level = Literal["error", "warning", "note"]
+
+_MESSAGE = re.compile(
+    r"^(?P<file>(?:[A-Za-z]:)?[^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? "
+    r"(?P<level>fatal error|error|warning|note|sorry, unimplemented|remark): (?P<text>.*)$"
+)
+_CONTEXT = re.compile(
+    r"^(?:In file included from |\s+from )?(?P<file>(?:[A-Za-z]:)?[^:\n]*):(?P<line>\d+)"
+    r"(?::(?P<column>\d+))?:\s+(?P<text>required (?:from|by).*|in .constexpr. expansion of.*)$"
+)
+_FIX = re.compile(r'^fix-it:"(?P<file>(?:[^"\\]|\\.)*)":\{[\d:-]+\}:"(?P<text>(?:[^"\\]|\\.)*)"$')
+_UNDEFINED = re.compile(r"undefined reference to [`'‘](?P<symbol>.+?)['’]\s*$")
+_UNDEFINED_LLD = re.compile(r"(?:ld\.lld|mold): error: undefined symbol: (?P<symbol>.+)$")
+_LINKER = re.compile(r"^(?:\S*/)?(?:ld|ld\.\w+|mold|collect2)(?:\.exe)?: (?:error: )?(?P<text>.+)$")
+_DRIVER = re.compile(r"^(?:\S*/)?(?:\S*g\+\+\S*|\S*clang\S*|cc1plus|c\+\+): (?:fatal )?error: (?P<text>.+)$")
+_MAX_SHOWN = 10
+_MAX_LINE = 160
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One message of the compiler or the linker.
+
+    Parameters
+    ----------
+    line, column
+        Place in ``file``, from 1; line 0 where the tool named no place.
+    level
+        ``"error"``, ``"warning"`` or ``"note"``.
+    message
+        The tool's words, without its own name or options.
+    notes
+        What the tool added, each with its place if that is another one.
+    fix
+        Text that the compiler proposes to write, or None.
+    file
+        The name that the person gave the source (``In[5]``), or a path.
+    source_line
+        The line of text at ``line``, or None where it is not known.
+    """
+
+    line: int
+    column: int | None
+    level: Level
+    message: str
+    notes: tuple[str, ...] = ()
+    fix: str | None = None
+    file: str = ""
+    source_line: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return dataclasses.asdict(self) | {"notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Diagnostic:
+        """Return the diagnostic that `to_dict` described."""
+        return cls(**{**data, "notes": tuple(data["notes"])})
+
+    def __str__(self) -> str:
+        place = self.file
+        if self.line:
+            place += f":{self.line}"
+            if self.column:
+                place += f":{self.column}"
+        text = f"{place}: {self.level}: {self.message}" if place else f"{self.level}: {self.message}"
+        if self.source_line is not None:
+            text += "\n" + _excerpt(self.source_line, self.column)
+        return "\n".join((text, *(f"  note: {note}" for note in self.notes)))
+
+
+def _excerpt(line: str, column: int | None) -> str:
+    """Return a source line, cut around the column where it is long, with a caret below."""
+    line = line.expandtabs(1)
+    start = 0
+    at = (column or 1) - 1
+    if len(line) > _MAX_LINE:
+        start = max(0, min(at - _MAX_LINE // 2, len(line) - _MAX_LINE))
+        line = line[start : start + _MAX_LINE]
+    text = f"    {line.rstrip()}"
+    if column:
+        text += "\n    " + " " * (at - start) + "^"
+    return text
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The sources of one build by the names that the compiler sees.
+
+    Parameters
+    ----------
+    own
+        Name of the person's source, which comes first in what is shown.
+    lines
+        Per name: the number of the first line and the lines.
+    """
+
+    own: str
+    lines: Mapping[str, tuple[int, Sequence[str]]]
+
+    def line(self, file: str, number: int) -> str | None:
+        """Return one line of a source of this build or of a file, or None."""
+        if file in self.lines:
+            first, lines = self.lines[file]
+            return lines[number - first] if 0 <= number - first < len(lines) else None
+        try:
+            lines = Path(file).read_text("utf-8", "replace").splitlines()
+        except (OSError, ValueError):
+            return None
+        return lines[number - 1] if 0 < number <= len(lines) else None
+
+    def find(self, word: str) -> tuple[int, int] | None:
+        """Return line and column of a word in the person's source, or None."""
+        first, lines = self.lines.get(self.own, (1, ()))
+        pattern = re.compile(rf"\b{re.escape(word)}\b")
+        for offset, line in enumerate(lines):
+            if found := pattern.search(line):
+                return first + offset, found.start() + 1
+        return None
+
+
+@dataclass
+class _Draft:
+    """A diagnostic under construction."""
+
+    file: str
+    line: int
+    column: int | None
+    level: Level
+    message: str
+    notes: list[str] = dataclasses.field(default_factory=list)
+    fix: str | None = None
+
+    def finish(self, texts: Texts) -> Diagnostic:
+        return Diagnostic(
+            line=self.line,
+            column=self.column,
+            level=self.level,
+            message=self.message,
+            notes=tuple(self.notes[:4]),
+            fix=self.fix,
+            file=self.file,
+            source_line=texts.line(self.file, self.line) if self.line else None,
+        )
+
+
+def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics in the output of g++, clang or a linker.
+
+    Errors in the person's own source come first, then other errors, then warnings; within each
+    the tool's order is kept. An error inside a template of a header is reported at the person's
+    line that asked for it.
+    """
+    drafts: list[_Draft] = []
+    required: tuple[int, int | None] | None = None
+    for line in output.splitlines():
+        if context := _CONTEXT.match(line):
+            if context["file"] == texts.own:
+                column = context["column"]
+                required = int(context["line"]), int(column) if column else None
+            continue
+        if found := _MESSAGE.match(line):
+            draft = _from_message(found)
+            if draft.level == "note":
+                _add_note(drafts, draft)
+                continue
+            if required and draft.file not in texts.lines:
+                draft.notes.append(f"in {Path(draft.file).name}:{draft.line}")
+                draft.file = texts.own
+                draft.line, draft.column = required
+            required = None
+            drafts.append(draft)
+        elif found := _FIX.match(line):
+            if drafts and drafts[-1].fix is None and found["text"]:
+                drafts[-1].fix = found["text"].replace('\\"', '"').replace("\\\\", "\\")
+        elif draft_or_none := _from_linker(line, texts):
+            if all(draft_or_none.message != other.message for other in drafts):
+                drafts.append(draft_or_none)
+    rank = {"error": 0, "warning": 2, "note": 4}
+    drafts.sort(key=lambda d: rank[d.level] + (d.file != texts.own))
+    return tuple(draft.finish(texts) for draft in drafts)
+
+
+def _from_message(found: re.Match[str]) -> _Draft:
+    level = found["level"]
+    level = {"fatal error": "error", "sorry, unimplemented": "error", "remark": "note"}.get(
+        level, level
+    )
+    column = int(found["column"]) if found["column"] else None
+    text = found["text"].replace("tvm::ffi::tensorplay_light::", "tvm::ffi::")
+    return _Draft(found["file"], int(found["line"]), column, cast("Level", level), text)
+
+
+def _add_note(drafts: list[_Draft], note: _Draft) -> None:
+    if not drafts:
+        return
+    owner = drafts[-1]
+    same = (note.file, note.line) == (owner.file, owner.line)
+    owner.notes.append(note.message if same else f"{note.file}:{note.line}: {note.message}")
+
+
+def _from_linker(line: str, texts: Texts) -> _Draft | None:
+    if found := _UNDEFINED.search(line) or _UNDEFINED_LLD.search(line):
+        symbol = found["symbol"]
+        place = texts.find(re.sub(r"\(.*", "", symbol).split("::")[-1]) or (0, None)
+        message = f"`{symbol}` is declared and used but not defined"
+        return _Draft(texts.own, place[0], place[1], "error", message)
+    if found := _LINKER.match(line):
+        if found["text"].startswith(("ld returned", "error: ld returned", "warning:")):
+            return None
+        return _Draft("", 0, None, "error", f"linker: {found['text']}")
+    if found := _DRIVER.match(line):
+        if "terminated" in found["text"]:  # explained from the exit status
+            return None
+        return _Draft("", 0, None, "error", found["text"])
+    return None
+
+
+def render(diagnostics: Iterable[Diagnostic], log: str = "") -> str:
+    """Return what a person reads about a failed build.
+
+    Parameters
+    ----------
+    diagnostics
+        All messages in order; only errors are shown, at most ten.
+    log
+        The tools' whole output; its last lines are shown when no message was understood.
+    """
+    errors = [d for d in diagnostics if d.level == "error"]
+    if not errors:
+        tail = "\n".join(log.strip().splitlines()[-_MAX_SHOWN:])
+        return f"the build failed without a message that could be understood:\n{tail}"
+    shown: list[str] = []
+    size = 0
+    for error in errors[:_MAX_SHOWN]:
+        # One mistake often has several consequences: the first is shown with its notes, the rest
+        # without, and long tails are cut.
+        text = str(error if not shown else dataclasses.replace(error, notes=()))
+        if shown and size + len(text) > 900:
+            break
+        shown.append(text[:2000])
+        size += len(text)
+    if len(shown) < len(errors):
+        shown.append(f"… and {len(errors) - len(shown)} more in .diagnostics; everything in .log")
+    return "\n".join(shown)

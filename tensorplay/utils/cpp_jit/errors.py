@@ -1,0 +1,72 @@
+"""What building and loading kernels raises and warns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
+
+
+class MissingToolError(RuntimeError):
+    """A program that a build needs is not on this machine."""
+
+
+class BuildCacheWarning(UserWarning):
+    """Something about the build cache that a person may want to know; the result is right."""
+
+
+class BuildError(RuntimeError):
+    """A library could not be built from the given source.
+
+    Parameters
+    ----------
+    text
+        What a person reads: the diagnostics at their own lines, without command lines.
+    diagnostics
+        The compiler's messages, the one that matters first.
+    log
+        The complete output of every command.
+    commands
+        The command lines that were run.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        diagnostics: Sequence[Diagnostic] = (),
+        log: str = "",
+        commands: Sequence[Sequence[str]] = (),
+    ) -> None:
+        super().__init__(text)
+        self.diagnostics = tuple(diagnostics)
+        self.log = log
+        self.commands = tuple(tuple(command) for command in commands)
+
+
+def no_compiler(looked_for: Sequence[str], where: Sequence[str], *, variable: str = "") -> Exception:
+    """Return the error for a machine without a C++ compiler.
+
+    Parameters
+    ----------
+    looked_for
+        Names of the programs that were tried.
+    where
+        Folders that were searched.
+    variable
+        The value of ``CXX`` if that named the compiler.
+    """
+    names = ", ".join(looked_for)
+    folders = ", ".join(where) if where else "no folder: PATH is empty"
+    asked = f" (CXX={variable})" if variable else ""
+    found_ninja = "" if shutil.which("c++") is None else " A `c++` exists; set CXX to it."
+    return MissingToolError(
+        f"no C++ compiler: expected one of {names}{asked}, found none in {folders}.{found_ninja}\n"
+        "Install one and run the cell again:\n"
+        "  conda: conda install -c conda-forge gxx\n"
+        "  apt:   sudo apt-get install g++\n"
+        "  pip:   pip install ziglang, then set CXX to 'python -m ziglang c++'"
+    )

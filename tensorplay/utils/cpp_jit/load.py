@@ -1,0 +1,394 @@
+"""Loaded libraries and their kernels as Python objects."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from tensorplay.utils.cpp_jit.engine import engine
+from tensorplay.utils.cpp_jit.source import Parameter
+
+if TYPE_CHECKING:
+    from tensorplay.utils.cpp_jit.build import Build
+
+Signatures = Mapping[str, Sequence[Sequence[str | None]]]
+_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+
+
+class Kernel:
+    """One exported function of a library.
+
+    Takes tensors, NumPy arrays and whatever else speaks DLPack without copying them, scalars and
+    strings; positional, or by the names in the C++ source. Tensors that it returns come back as
+    `tensorplay.Tensor` over the same memory.
+
+    Raises
+    ------
+    TypeError
+        Number or kinds of arguments do not fit the C++ signature.
+    ValueError
+        An integer does not fit its C++ type; the kernel wrote to a read-only array.
+    RuntimeError
+        A tensor requires grad while gradients are recorded: a kernel records none.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        name: str,
+        module: str,
+        parameters: Sequence[Parameter] | None,
+        doc: str | None,
+        read_only: Collection[str] = (),
+    ) -> None:
+        self._function = function
+        self._parameters = tuple(parameters) if parameters is not None else None
+        self._read_only = frozenset(read_only)
+        self.__name__ = name
+        self.__qualname__ = f"{module}.{name}"
+        self.__module__ = module
+        self.__doc__ = doc or f"Kernel `{name}` of the library `{module}`."
+        if self._parameters is not None and all(p.name for p in self._parameters):
+            with contextlib.suppress(ValueError):  # such as a default before a parameter without
+                self.__signature__ = inspect.Signature([_inspected(p) for p in self._parameters])
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.__module__}::{self.__name__}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or (self._parameters is not None and len(args) < len(self._parameters)):
+            args = self._bind(args, kwargs)
+        try:
+            result = self._function(*args)
+        except BufferError as error:
+            # An argument refused to be exported, so the kernel has not run.
+            result = self._call_guarded(args, error)
+        return result if type(result) in _PLAIN else _from_engine(result)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Put keyword arguments and defaults at their positions."""
+        parameters = self._parameters
+        known = [p.name for p in parameters] if parameters is not None else []
+        if kwargs and not all(known):
+            raise TypeError(f"[{self._shown}] takes positional arguments only")
+        values = list(args)
+        rest = dict(kwargs)
+        for parameter in (parameters or ())[len(args) :]:
+            if parameter.name in rest:
+                values.append(rest.pop(parameter.name))
+            elif parameter.value is not NotImplemented:
+                values.append(parameter.value)
+            elif rest:
+                self._refuse_keyword(known, known[: len(args)], rest, parameter.name)
+            else:
+                break  # too few: the engine's message shows the whole signature
+        if rest:
+            self._refuse_keyword(known, known[: len(args)], rest, None)
+        return tuple(values)
+
+    def _refuse_keyword(
+        self, known: list[str], taken: list[str], rest: Mapping[str, Any], missing: str | None
+    ) -> NoReturn:
+        listed = ", ".join(known)
+        for name in rest:
+            if name in taken:
+                raise TypeError(f"[{self._shown}] argument {name!r} is given twice")
+            if name not in known:
+                raise TypeError(
+                    f"[{self._shown}] unexpected keyword `{name}`; parameters: {listed}"
+                )
+        raise TypeError(f"[{self._shown}] argument {missing!r} is missing; parameters: {listed}")
+
+    @property
+    def _shown(self) -> str:
+        return f"{self.__module__}::{self.__name__}"
+
+    def _argument(self, position: int) -> str:
+        parameters = self._parameters or ()
+        if position < len(parameters) and parameters[position].name:
+            return f"argument {parameters[position].name!r}"
+        return f"argument #{position}"
+
+    def _call_guarded(self, args: tuple[Any, ...], error: BufferError) -> Any:
+        """Call again with what refused to be exported replaced, where that is safe.
+
+        The old DLPack form that the engine asks for cannot say "read-only", so NumPy refuses such
+        arrays. An argument that is known to be read only gets an alias; any other gets a copy that is
+        compared afterwards, so a kernel never writes to a read-only array unseen.
+        """
+        values = list(args)
+        watched: list[tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+        for position, value in enumerate(args):
+            if getattr(value, "requires_grad", False) is True:
+                raise RuntimeError(
+                    f"[{self._shown}] {self._argument(position)}: expected a tensor that does not "
+                    "require grad, got one that does; a kernel records no gradient. Write "
+                    "x.detach(), call it under tp.no_grad(), or make it an operator with "
+                    "tp.library.custom_op."
+                ) from error
+            array = _read_only_array(value)
+            if array is None:
+                continue
+            parameters = self._parameters or ()
+            name = parameters[position].name if position < len(parameters) else ""
+            if name and name in self._read_only:
+                values[position] = _alias(array)
+            else:
+                before = np.array(array, order="K", copy=True)
+                values[position] = before.copy(order="K")
+                watched.append((position, before, values[position]))
+        if all(new is old for new, old in zip(values, args, strict=True)):
+            raise error
+        result = self._function(*values)
+        for position, before, after in watched:
+            if not np.array_equal(_bytes(before), _bytes(after)):
+                raise ValueError(
+                    f"[{self._shown}] {self._argument(position)}: expected a writable array, "
+                    "because the kernel writes to it, got a read-only one (it is unchanged). "
+                    "Write x.copy()."
+                )
+        return result
+
+
+def _inspected(parameter: Parameter) -> inspect.Parameter:
+    default = parameter.value
+    return inspect.Parameter(
+        parameter.name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=inspect.Parameter.empty if default is NotImplemented else default,
+    )
+
+
+def _read_only_array(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return the read-only NumPy array that a value is or holds, or None."""
+    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        numpy = getattr(value, "numpy", None)
+        value = numpy() if callable(numpy) else None
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        return value
+    return None
+
+
+class _Memory:
+    """Memory of a read-only array, exported as writable; keeps the array alive."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
+def _alias(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray(_Memory(array)).view(array.dtype)
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.ravel(order="K").view(np.uint8)
+
+
+def _from_engine(value: Any) -> Any:
+    """Return an engine value as what a person expects: Tensor, list, dict, str."""
+    ffi = engine()
+    if isinstance(value, ffi.Tensor):
+        from tensorplay._dlpack import from_dlpack
+
+        return from_dlpack(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, (ffi.Array, ffi.List)):
+        return [_from_engine(item) for item in value]
+    if isinstance(value, (ffi.Map, ffi.Dict)):
+        return {_from_engine(k): _from_engine(v) for k, v in value.items()}
+    return value
+
+
+class Module:
+    """A loaded library. Attributes and items are its kernels.
+
+    Parameters
+    ----------
+    module
+        The engine's module.
+    name
+        Name of the library.
+    path
+        File that was asked for.
+    signatures, docs
+        Parameters and documentation by function, where they are known.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        name: str,
+        path: Path | None,
+        signatures: Signatures | None = None,
+        docs: Mapping[str, str] | None = None,
+    ) -> None:
+        self._module = module
+        self._signatures = dict(signatures or {})
+        self._docs = dict(docs or {})
+        self._kernels: dict[str, Kernel] = {}
+        self._read_only: dict[str, frozenset[str]] = {}
+        self.__name__ = name
+        self.path = path
+        if path is not None:
+            self.__file__ = str(path)
+
+    def __repr__(self) -> str:
+        return f"<library {self.__name__!r} from {str(self.path)!r}>"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._signatures, *self._kernels})
+
+    def implements_function(self, name: str) -> bool:
+        """Return whether the library exports a function."""
+        return bool(self._module.implements_function(name))
+
+    def get_function(self, name: str) -> Kernel:
+        """Return a kernel by name.
+
+        Raises
+        ------
+        AttributeError
+            The library exports no such function.
+        """
+        kernel = self._kernels.get(name)
+        if kernel is None:
+            try:
+                function = self._module.get_function(name)
+            except AttributeError:
+                raise AttributeError(
+                    f"library {self.__name__!r} has no function {name!r}", name=name, obj=self
+                ) from None
+            known = self._signatures.get(name)
+            parameters = None
+            if known is not None:
+                parameters = [Parameter(str(p[0]), str(p[1]), p[2]) for p in known]
+            doc = self._docs.get(name) or self.get_function_doc(name)
+            kernel = Kernel(
+                function, name, self.__name__, parameters, doc, self._read_only.get(name, ())
+            )
+            self._kernels[name] = kernel
+        return kernel
+
+    def get_function_doc(self, name: str) -> str | None:
+        """Return the documentation that an export carries, or None."""
+        doc: str | None = self._module.get_function_doc(name)
+        return doc
+
+    def get_function_metadata(self, name: str) -> dict[str, Any] | None:
+        """Return the engine's metadata of an export, or None where it was not compiled in."""
+        metadata: dict[str, Any] | None = self._module.get_function_metadata(name)
+        return metadata
+
+    def declare_read_only(self, function: str, parameters: Collection[str]) -> None:
+        """State that a kernel never writes to some arguments.
+
+        Read-only arrays are then passed for them without a copy. The statement is not checked: make
+        it only from what the C++ types guarantee.
+        """
+        self._read_only[function] = frozenset(parameters)
+        self._kernels.pop(function, None)
+
+    def __getattr__(self, name: str) -> Kernel:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.get_function(name)
+
+    def __getitem__(self, name: str) -> Kernel:
+        return self.get_function(name)
+
+
+_loaded: dict[Path, Module] = {}
+
+
+def load_build(build: Build) -> Module:
+    """Load a build; one without state of its own is loaded once per process."""
+    known = _loaded.get(build.library)
+    if known is not None:
+        return known
+    debug = any(word.startswith("-g") for command in build.commands for word in command)
+    module = Module(
+        _open(build.library, private=not debug),
+        build.name,
+        build.library,
+        build.signatures,
+        build.docs,
+    )
+    if not build.stateful:
+        _loaded[build.library] = module
+    return module
+
+
+def load_module(path: str | os.PathLike[str], **kwargs: Any) -> Module:
+    """Load a library by path.
+
+    Parameters
+    ----------
+    path
+        A shared library that `build_inline`, `build` or the engine made.
+    **kwargs
+        ``keep_module_alive=True``: keep the library loaded until the process ends.
+
+    Raises
+    ------
+    RuntimeError
+        There is no such file, or the loader refuses it.
+    """
+    file = Path(path)
+    described: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        described = json.loads((file.parent / "entry.json").read_text("utf-8"))
+    ours = described.get("library") == file.name
+    module = _open(file, private=ours, **kwargs)
+    name = described["name"] if ours else file.stem.removeprefix("lib")
+    if not ours:
+        described = {}
+    return Module(module, name, file, described.get("signatures"), described.get("docs"))
+
+
+def system_lib(symbol_prefix: str = "") -> Module:
+    """Return the kernels that are linked into the process itself.
+
+    Parameters
+    ----------
+    symbol_prefix
+        Put before a name when it is looked up.
+    """
+    return Module(engine().system_lib(symbol_prefix), "system", None)
+
+
+def _open(path: Path, *, private: bool, **kwargs: Any) -> Any:
+    """Load a library through the engine.
+
+    Cached libraries are loaded from a private copy that has no name afterwards: whatever happens to
+    the file in the cache then, cleaned or overwritten, cannot pull code from under the process.
+    """
+    ffi = engine()
+    if private and sys.platform != "win32":
+        root = path.parent.parent.parent / "tmp"
+        copy = root / f"load-{os.getpid()}-{secrets.token_hex(6)}{path.suffix}"
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            return ffi.load_module(copy, **kwargs)
+        except OSError:
+            pass  # a cache that cannot be written to: its files cannot be damaged by us either
+        finally:
+            with contextlib.suppress(OSError):
+                copy.unlink()
+    return ffi.load_module(path, **kwargs)

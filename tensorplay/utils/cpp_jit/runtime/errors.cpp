@@ -1,0 +1,175 @@
+// Cold paths of every kernel library: exceptions, messages and the errors of calls that do not fit.
+#include <cxxabi.h>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <typeinfo>
+
+#include <tensorplay/runtime.h>
+#include <tvm/ffi/dtype.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/function.h>
+
+using tvm::ffi::Error;
+
+namespace {
+
+int raise(const char* kind, const std::string& message) {
+  tvm::ffi::detail::SetSafeCallRaised(Error(kind, message, std::string()));
+  return -1;
+}
+
+std::string type_in_flight() {
+  const std::type_info* type = abi::__cxa_current_exception_type();
+  if (!type) return "unknown";
+  int status = 0;
+  char* demangled = abi::__cxa_demangle(type->name(), nullptr, nullptr, &status);
+  std::string name = status == 0 && demangled ? demangled : type->name();
+  std::free(demangled);
+  return name;
+}
+
+std::string thrown_value() { return "kernel threw a value of type " + type_in_flight(); }
+
+std::string call_text(const char* function, const char* const* signature, int32_t count) {
+  std::ostringstream text;
+  text << function << '(';
+  for (int32_t i = 0; i < count; ++i) {
+    text << (i ? ", " : "") << i << ": " << signature[i];
+  }
+  text << ") -> " << signature[count];
+  return text.str();
+}
+
+}  // namespace
+
+extern "C" {
+
+int tp_rt_raise_current() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    tvm::ffi::detail::SetSafeCallRaised(error);
+    return -1;
+  } catch (const std::out_of_range& error) {
+    return raise("IndexError", error.what());
+  } catch (const std::invalid_argument& error) {
+    return raise("ValueError", error.what());
+  } catch (const std::domain_error& error) {
+    return raise("ValueError", error.what());
+  } catch (const std::length_error& error) {
+    return raise("ValueError", error.what());
+  } catch (const std::bad_alloc&) {
+    return raise("MemoryError", "kernel ran out of memory (std::bad_alloc)");
+  } catch (const std::bad_cast& error) {
+    return raise("TypeError", error.what());
+  } catch (const std::exception& error) {
+    return raise("RuntimeError", error.what());
+  } catch (const char* text) {
+    return raise("RuntimeError", thrown_value() + ": " + (text ? text : "(null)"));
+  } catch (const std::string& text) {
+    return raise("RuntimeError", thrown_value() + ": " + text);
+  } catch (...) {
+    return raise("RuntimeError", thrown_value());
+  }
+}
+
+int tp_rt_raise(const char* kind, const char* message) { return raise(kind, message); }
+
+void tp_rt_throw(const char* kind, const char* message) {
+  throw Error(kind, message, std::string());
+}
+
+void tp_rt_throw_raised() { throw tvm::ffi::detail::MoveFromSafeCallRaised(); }
+
+void tp_rt_throw_text(const char* kind, tp_rt_text* text, const char* file, int line,
+                      const char* function) {
+  std::string message(text->data ? text->data : "", text->size);
+  tp_rt_text_free(text);
+  throw Error(kind, std::move(message), TVMFFIBacktrace(file, line, function, 0));
+}
+
+void tp_rt_text_append(tp_rt_text* text, int32_t format, const void* value) {
+  std::string piece;
+  if (format == TP_RT_TEXT) {
+    const auto* other = static_cast<const tp_rt_text*>(value);
+    piece.assign(other->data ? other->data : "", other->size);
+  } else if (format == TP_RT_C_STRING) {
+    const char* string = *static_cast<const char* const*>(value);
+    piece = string ? string : "(null)";
+  } else {
+    std::ostringstream stream;
+    switch (format) {
+      case TP_RT_BOOL: stream << *static_cast<const bool*>(value); break;
+      case TP_RT_CHAR: stream << *static_cast<const char*>(value); break;
+      case TP_RT_INT64: stream << *static_cast<const int64_t*>(value); break;
+      case TP_RT_UINT64: stream << *static_cast<const uint64_t*>(value); break;
+      case TP_RT_FLOAT: stream << *static_cast<const float*>(value); break;
+      case TP_RT_DOUBLE: stream << *static_cast<const double*>(value); break;
+      case TP_RT_POINTER: stream << *static_cast<const void* const*>(value); break;
+      case TP_RT_DTYPE: stream << *static_cast<const DLDataType*>(value); break;
+      default: break;
+    }
+    piece = stream.str();
+  }
+  size_t needed = text->size + piece.size() + 1;
+  if (needed > text->capacity) {
+    size_t capacity = needed * 2;
+    void* grown = std::realloc(text->data, capacity);
+    if (!grown) throw std::bad_alloc();
+    text->data = static_cast<char*>(grown);
+    text->capacity = capacity;
+  }
+  std::memcpy(text->data + text->size, piece.data(), piece.size());
+  text->size += piece.size();
+  text->data[text->size] = '\0';
+}
+
+void tp_rt_text_free(tp_rt_text* text) {
+  std::free(text->data);
+  *text = tp_rt_text{nullptr, 0, 0};
+}
+
+void tp_rt_bad_dimension(int64_t index, int64_t ndim) {
+  TVM_FFI_THROW(IndexError) << "Index " << index << " out of bounds for tensor with " << ndim
+                            << " dimensions";
+}
+
+void tp_rt_bad_shape_index(int64_t index, int64_t size) {
+  TVM_FFI_THROW(IndexError) << "indexing " << index << " on a Shape of size " << size;
+}
+
+void tp_rt_no_strides() {
+  TVM_FFI_THROW(InternalError)
+      << "Check failed: (tensor_.strides != nullptr || tensor_.ndim == 0) is false: ";
+}
+
+int tp_rt_wrong_count(const char* function, const char* const* signature, int32_t count,
+                      int32_t got) {
+  return raise("TypeError", "Mismatched number of arguments when calling: `" +
+                                call_text(function, signature, count) + "`. Expected " +
+                                std::to_string(count) + " but got " + std::to_string(got) +
+                                " arguments");
+}
+
+int tp_rt_wrong_type(const char* function, const char* const* signature, int32_t count,
+                     int32_t index, const TVMFFIAny* got) {
+  return raise("TypeError", "Mismatched type on argument #" + std::to_string(index) +
+                                " when calling: `" + call_text(function, signature, count) +
+                                "`. Expected `" + signature[index] + "` but got `" +
+                                tvm::ffi::TypeIndexToTypeKey(got->type_index) + "`");
+}
+
+int tp_rt_out_of_range(const char* function, int32_t index, int64_t value, int32_t bits,
+                       int32_t is_signed) {
+  std::string type = (is_signed ? "int" : "uint") + std::to_string(bits);
+  return raise("ValueError", "[" + std::string(function) + "] argument #" + std::to_string(index) +
+                                 ": expected an integer that fits " + type + ", got " +
+                                 std::to_string(value));
+}
+
+}  // extern "C"

@@ -1,0 +1,377 @@
+"""What can be known about a C++ source before a compiler reads it.
+
+A scan of words, includes and top-level functions: enough to choose the set of headers, to find a
+misspelt export at once, and to name arguments. It never decides what is legal C++; where it is in
+doubt it says nothing and the compiler answers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_LITERAL_OR_COMMENT = re.compile(
+    r"//(?:\\\n|[^\n])*"
+    r"|/\*.*?(?:\*/|\Z)"
+    r'|(?<![\w"])(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?(?:\)(?P=mark)"|\Z)'
+    r'|"(?:\\.|[^"\\\n])*"?'
+    r"|(?<![\w'])'(?:\\.|[^'\\\n])*'?",
+    re.DOTALL,
+)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:<(?P<angle>[^>\n]+)>|"(?P<quote>[^"\n]+)")', re.M)
+_NOT_FUNCTIONS = frozenset(
+    "if for while switch catch return sizeof alignof decltype noexcept static_assert alignas "
+    "typeid throw new delete requires __attribute__ defined operator".split()
+)
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+#: Names of ``tvm::ffi`` and of its macros that the light headers offer.
+_LIGHT_NAMES = frozenset({"Tensor", "TensorView", "Shape", "ShapeView", "IsContiguous", "GetDataSize"})
+_COMPARISONS = ("", "_LT", "_GT", "_LE", "_GE", "_EQ", "_NE", "_NOTNULL")
+_LIGHT_MACROS = frozenset(
+    {
+        "TVM_FFI_THROW",
+        "TVM_FFI_DCHECK",
+        "TVM_FFI_CHECK_SAFE_CALL",
+        "TVM_FFI_DLL",
+        "TVM_FFI_DLL_EXPORT",
+        "TVM_FFI_DLL_EXPORT_TYPED_FUNC",
+        "TVM_FFI_DLL_EXPORT_TYPED_FUNC_DOC",
+        "TVM_FFI_VERSION_MAJOR",
+        "TVM_FFI_VERSION_MINOR",
+        "TVM_FFI_VERSION_PATCH",
+        *(f"TVM_FFI_{kind}{op}" for kind in ("CHECK", "ICHECK") for op in _COMPARISONS),
+    }
+)
+_LIGHT_INCLUDES = frozenset({"tvm/ffi/c_api.h", "tvm/ffi/extra/c_env_api.h", "dlpack/dlpack.h"})
+_ENGINE_NAME = re.compile(r"\btvm\s*::\s*ffi\s*::\s*(\w+)")
+_ENGINE_MACRO = re.compile(r"\bTVM_FFI_\w+")
+
+#: The engine's headers bring these in without being asked, and sources have come to rely on it.
+_HEADER_OF: Mapping[str, str] = {
+    **dict.fromkeys(("string", "to_string", "stod", "stoi", "stoll", "getline"), "string"),
+    **dict.fromkeys(("vector",), "vector"),
+    **dict.fromkeys(("array",), "array"),
+    **dict.fromkeys(("function", "hash", "less", "greater", "plus"), "functional"),
+    **dict.fromkeys(("unique_ptr", "shared_ptr", "make_unique", "make_shared"), "memory"),
+    **dict.fromkeys(("optional", "nullopt"), "optional"),
+    **dict.fromkeys(("tuple", "make_tuple", "tie", "get"), "tuple"),
+    **dict.fromkeys(("pair", "move", "forward", "swap", "exchange", "make_pair"), "utility"),
+    **dict.fromkeys(("numeric_limits",), "limits"),
+    **dict.fromkeys(("ostringstream", "stringstream", "istringstream"), "sstream"),
+    **dict.fromkeys(("cout", "cerr", "endl"), "iostream"),
+    **dict.fromkeys(("unordered_map",), "unordered_map"),
+    **dict.fromkeys(("map",), "map"),
+    **dict.fromkeys(("mutex", "lock_guard", "unique_lock"), "mutex"),
+    **dict.fromkeys(("atomic",), "atomic"),
+    **dict.fromkeys(("string_view",), "string_view"),
+    **dict.fromkeys(("variant",), "variant"),
+    **dict.fromkeys(
+        ("min", "max", "sort", "fill", "fill_n", "copy", "copy_n", "clamp", "minmax", "find", "any_of",
+         "all_of", "none_of", "reverse", "transform", "nth_element", "stable_sort", "lower_bound",
+         "upper_bound", "max_element", "min_element", "swap_ranges"), "algorithm"
+    ),
+    **dict.fromkeys(("accumulate", "iota", "inner_product", "partial_sum"), "numeric"),
+    **dict.fromkeys(
+        ("runtime_error", "logic_error", "invalid_argument", "out_of_range", "domain_error",
+         "length_error", "range_error", "overflow_error"), "stdexcept"
+    ),
+    **dict.fromkeys(("exception", "terminate", "current_exception", "exception_ptr"), "exception"),
+    **dict.fromkeys(("memcpy", "memset", "memmove", "memcmp", "strlen", "strcmp"), "cstring"),
+    **dict.fromkeys(("is_same_v", "is_same", "enable_if_t", "enable_if", "conditional_t", "decay_t",
+                     "is_integral_v", "is_floating_point_v", "remove_reference_t"), "type_traits"),
+    **dict.fromkeys(("printf", "fprintf", "snprintf", "puts"), "cstdio"),
+    **dict.fromkeys(("malloc", "free", "calloc", "realloc", "getenv", "abort"), "cstdlib"),
+}
+_MATH = frozenset(
+    f"{name}{suffix}"
+    for name in (
+        "exp exp2 expm1 log log2 log10 log1p sqrt cbrt pow hypot sin cos tan asin acos atan atan2 "
+        "sinh cosh tanh asinh acosh atanh erf erfc tgamma lgamma ceil floor trunc round lround "
+        "nearbyint rint fmod remainder fma fmax fmin fdim copysign nan isnan isinf isfinite signbit "
+        "ldexp frexp modf fabs abs"
+    ).split()
+    for suffix in ("", "f", "l")
+)  # fmt: skip
+_GLOBAL_C = {
+    name: header for name, header in _HEADER_OF.items() if header in {"cstring", "cstdio", "cstdlib"}
+}
+_STD_NAME = re.compile(r"\bstd\s*::\s*(\w+)")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a C++ function; ``name`` is empty where the source gives none."""
+
+    name: str
+    type: str
+    default: str | None = None
+
+    @property
+    def value(self) -> Any:
+        """Return the default as a Python value; NotImplemented where it is an expression."""
+        return _literal(self.default) if self.default is not None else NotImplemented
+
+
+@dataclass(frozen=True)
+class Function:
+    """One top-level function definition; ``line`` counts from 1 in the text."""
+
+    name: str
+    result: str
+    parameters: tuple[Parameter, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a source shows before compiling: code without comments, its includes and functions."""
+
+    code: str
+    includes: tuple[str, ...]
+    local_includes: tuple[str, ...]
+    functions: tuple[Function, ...]
+
+    @property
+    def has_macros(self) -> bool:
+        """Return whether the source defines macros, which can make names that are not seen."""
+        return re.search(r"^[ \t]*#[ \t]*define\b", self.code, re.M) is not None
+
+    @property
+    def stateful(self) -> bool:
+        """Return whether the source may hold variables that outlive a call; true if in doubt."""
+        flat = _without_preprocessor(self.code)
+        if "thread_local" in flat:
+            return True
+        for declaration in re.findall(r"\bstatic\b([^;{(=]*)[;{(=]", flat):
+            if not re.search(r"\b(?:const|constexpr)\b", declaration):
+                after = flat[flat.index(f"static{declaration}") + len("static" + declaration) :]
+                if not after.startswith("("):
+                    return True
+        return _has_global(flat)
+
+
+def _has_global(flat: str) -> bool:
+    """Return whether a statement at namespace level may define a variable."""
+    depth = 0
+    statement = ""
+    for character in flat:
+        if character == "{":
+            opens = re.search(r"\b(?:namespace[\w:\s]*|extern\s*\"\s*\"\s*)$", statement)
+            depth += opens is None
+            statement = statement if depth else ""
+        elif character == "}":
+            depth = max(0, depth - 1)
+            if depth == 0 and ")" in statement:
+                statement = ""  # the end of a function body
+        elif depth == 0:
+            if character == ";":
+                words = statement.split()
+                harmless = {"using", "typedef", "struct", "class", "enum", "union", "template"}
+                harmless |= {"static_assert", "extern", "const", "constexpr", "friend", "static"}
+                if words and words[0] not in harmless and (
+                    "=" in statement or "(" not in statement
+                ):
+                    return True
+                statement = ""
+            else:
+                statement += character
+    return False
+
+
+def scan(text: str) -> Scan:
+    """Return what the text shows before a compiler reads it."""
+    text = text.replace("\r\n", "\n")
+    code = blank(text)
+    angle: list[str] = []
+    quote: list[str] = []
+    for found in _INCLUDE.finditer(text):
+        if code[found.start() : found.start(0) + found[0].index("#") + 1].strip():
+            (angle if found["angle"] else quote).append(found["angle"] or found["quote"])
+    return Scan(code, tuple(angle), tuple(quote), _functions(code))
+
+
+def blank(text: str) -> str:
+    """Return the text with comments and literals replaced by blanks, lines and length kept."""
+
+    def blanks(found: re.Match[str]) -> str:
+        piece = found[0]
+        keep = piece[0] if piece[0] in "\"'" else ""
+        body = re.sub(r"[^\n]", " ", piece)
+        return keep + body[1:-1] + keep if keep and len(piece) > 1 else body
+
+    return _LITERAL_OR_COMMENT.sub(blanks, text)
+
+
+def needs_full_headers(parts: Iterable[Scan]) -> str | None:
+    """Return the first name that the light headers lack, or None if they seem enough."""
+    for part in parts:
+        for header in part.includes:
+            if header.startswith("tvm/") and header not in _LIGHT_INCLUDES:
+                return f"<{header}>"
+        for name in _ENGINE_NAME.findall(part.code):
+            if name not in _LIGHT_NAMES:
+                return f"tvm::ffi::{name}"
+        for name in _ENGINE_MACRO.findall(part.code):
+            if name not in _LIGHT_MACROS:
+                return str(name)
+    return None
+
+
+def implied_headers(parts: Iterable[Scan]) -> tuple[str, ...]:
+    """Return standard headers whose names are used without being included, in order of use."""
+    parts = tuple(parts)
+    present = {name for part in parts for name in part.includes}
+    wanted: dict[str, None] = {}
+    for part in parts:
+        for name in _STD_NAME.findall(part.code):
+            if name in _MATH:
+                wanted["cmath"] = None
+            elif name in _HEADER_OF:
+                wanted[_HEADER_OF[name]] = None
+        called = set(re.findall(r"(?<![\w:.>])([a-z]\w*)\s*\(", part.code))
+        if called & _MATH:
+            wanted["cmath"] = None
+        wanted.update(dict.fromkeys(_GLOBAL_C[name] for name in sorted(called & _GLOBAL_C.keys())))
+    same = {"cmath": "math.h", "cstring": "string.h", "cstdio": "stdio.h", "cstdlib": "stdlib.h"}
+    return tuple(h for h in wanted if h not in present and same.get(h) not in present)
+
+
+def header_may_be_missing(message: str) -> bool:
+    """Return whether an error of a light build could vanish with the engine's full headers."""
+    if re.search(r"tvm::|TVM_FFI|tensorplay::jit|\bffi\b|\bstd\b|is defined in header", message):
+        return True
+    undeclared = re.search(r"[`'‘](\w+)['’] (?:was not declared|has not been declared)", message)
+    return undeclared is not None and (undeclared[1] in _MATH or undeclared[1] in _GLOBAL_C)
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name nearest to a misspelt one, or None."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _functions(code: str) -> tuple[Function, ...]:
+    """Return the functions defined at namespace level."""
+    flat = _without_preprocessor(code)
+    found: list[Function] = []
+    depth = 0  # braces that are neither a namespace nor extern "C"
+    start = 0  # where the current declaration begins
+    opened: list[bool] = []
+    for position, character in enumerate(flat):
+        if character == "{":
+            head = flat[start:position]
+            transparent = re.search(r"\b(?:namespace[\w:\s]*|extern\s*\"\s*\"\s*)$", head) is not None
+            if depth == 0 and not transparent and (function := _function(flat, head, start)):
+                found.append(function)
+            opened.append(transparent)
+            depth += not transparent
+            start = position + 1
+        elif character == "}":
+            if opened:
+                depth -= not opened.pop()
+            start = position + 1
+        elif character == ";":
+            start = position + 1
+    return tuple(found)
+
+
+def _without_preprocessor(code: str) -> str:
+    return re.sub(
+        r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: re.sub(r"[^\n]", " ", m[0]), code, flags=re.M
+    )
+
+
+def _function(flat: str, head: str, start: int) -> Function | None:
+    """Return the function that a declaration head before ``{`` defines, or None."""
+    opening = _parameter_list(head)
+    if opening is None:
+        return None
+    left, right = opening
+    before = head[:left].rstrip()
+    name = re.search(r"([A-Za-z_]\w*)$", before)
+    if not name or name[1] in _NOT_FUNCTIONS or before.endswith("::" + name[1]):
+        return None
+    result = before[: name.start()].strip()
+    if not result or re.search(r"\b(?:struct|class|union|enum|operator)\s*$", result):
+        return None
+    if re.match(r"template\b", result):
+        return None
+    result = re.sub(r"\[\[.*?\]\]|__attribute__\s*\(\(.*?\)\)", "", result, flags=re.S)
+    result = re.sub(r"\b(?:static|inline|extern|constexpr|noexcept)\b|\"\s*\"", "", result).strip()
+    parameters = tuple(
+        parameter
+        for text in _split(head[left + 1 : right])
+        if (parameter := _parameter(text)) is not None
+    )
+    return Function(name[1], " ".join(result.split()), parameters,
+                    flat.count("\n", 0, start + name.start()) + 1)  # fmt: skip
+
+
+def _parameter_list(head: str) -> tuple[int, int] | None:
+    """Return the span of the first top-level parentheses that follow a name."""
+    depth = angle = 0
+    left = -1
+    for position, character in enumerate(head):
+        if character == "(":
+            if depth == 0 and re.search(r"[A-Za-z_]\w*\s*$", head[:position]):
+                word = re.search(r"([A-Za-z_]\w*)\s*$", head[:position])
+                if word and word[1] not in _NOT_FUNCTIONS and angle == 0:
+                    left = position
+            depth += 1
+        elif character == ")":
+            depth -= 1
+            if depth == 0 and left >= 0:
+                return left, position
+        elif depth == 0 and character in "<>":
+            angle += 1 if character == "<" else -1
+        elif depth == 0 and character == "=":
+            return None
+    return None
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside brackets."""
+    parts: list[str] = []
+    depth = 0
+    current = ""
+    for character in text:
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += character
+    return [part.strip() for part in (*parts, current) if part.strip()]
+
+
+def _parameter(text: str) -> Parameter | None:
+    if text == "void":
+        return None
+    declaration, _, default = text.partition("=")
+    declaration = re.sub(r"\[\[.*?\]\]", "", declaration).strip()
+    found = re.search(r"^(?P<type>.*[\s*&>])(?P<name>[A-Za-z_]\w*)$", declaration, re.S)
+    builtin = {"int", "long", "short", "char", "double", "float", "bool", "unsigned", "signed"}
+    if not found or found["name"] in builtin or found["type"].strip() in {"const", "struct", "enum"}:
+        return Parameter("", " ".join(declaration.split()), default.strip() or None)
+    return Parameter(found["name"], " ".join(found["type"].split()), default.strip() or None)
+
+
+def _literal(text: str) -> Any:
+    """Return a C++ literal as a Python value, NotImplemented for anything else."""
+    text = text.strip()
+    if text in {"true", "false"}:
+        return text == "true"
+    if re.fullmatch(r"[+-]?\d+[uUlL]*", text):
+        return int(text.rstrip("uUlL"))
+    if re.fullmatch(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFlL]?", text):
+        return float(text.rstrip("fFlL"))
+    return NotImplemented
+
+
+def names(code: str) -> frozenset[str]:
+    """Return every identifier in blanked code."""
+    return frozenset(_IDENTIFIER.findall(code))

@@ -1,0 +1,306 @@
+"""What every build shares: the run-time library and the precompiled headers.
+
+Both are made once per compiler, flags and header contents, under a lock, in a private folder that
+one rename publishes. The run-time library is waited for; a precompiled header is only a matter of
+speed, so it is made in the background and used from the next cell on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorplay.utils.cpp_jit.cache import (
+    Cache,
+    FileState,
+    digest,
+    parse_dependencies,
+    tree_state,
+    write_atomically,
+)
+from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
+from tensorplay.utils.cpp_jit.toolchain import Compiler, environment_key, find_engine, run
+
+INCLUDE = Path(__file__).parents[2] / "include"
+RUNTIME = Path(__file__).parent / "runtime"
+BASE_FLAGS = ("-std=c++17", "-fPIC", "-O2")
+
+#: Standard headers of the precompiled sets. Each header in a set costs every cell that uses the set
+#: (its pending templates are instantiated again at the end of each unit: about 30 ms for <cmath>,
+#: 40 ms for <string>), so the smallest set that covers a cell's includes is taken.
+_NUMERIC = (
+    "algorithm", "array", "cmath", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring",
+    "limits", "numeric", "tuple", "type_traits", "utility", "vector",
+)  # fmt: skip
+_TEXT = ("functional", "memory", "stdexcept", "string")
+_C_NAMES = {
+    "math.h": "cmath",
+    "stddef.h": "cstddef",
+    "stdint.h": "cstdint",
+    "stdio.h": "cstdio",
+    "stdlib.h": "cstdlib",
+    "string.h": "cstring",
+}
+
+
+@dataclass(frozen=True)
+class Headers:
+    """One precompiled header: what it contains, and where it is once it exists."""
+
+    contents: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Precompiled:
+    """A finished precompiled header."""
+
+    include: Path
+    file_set: str
+
+
+def include_flags() -> tuple[str, ...]:
+    """Return the flags that find our headers and the engine's; they raise no warnings there."""
+    return tuple(
+        flag for folder in (INCLUDE, *find_engine().include_paths) for flag in ("-isystem", str(folder))
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def engine_state() -> str:
+    """Return a digest of the engine's headers and the identity of its library."""
+    engine = find_engine()
+    library = engine.library.stat()
+    return digest(
+        tree_state(engine.include_paths),
+        f"{engine.library}|{library.st_size}|{library.st_mtime_ns}",
+    )
+
+
+def own_state() -> str:
+    """Return a digest of this package's headers and run-time sources."""
+    return tree_state((INCLUDE, RUNTIME))
+
+
+def headers_for(rung: str, includes: Sequence[str], flags: tuple[str, ...]) -> Headers:
+    """Return the smallest set of headers that covers what a cell includes.
+
+    Parameters
+    ----------
+    rung
+        ``"light"`` or ``"full"``: which of the two sets of engine declarations.
+    includes
+        Names in the cell's ``#include <…>``.
+    flags
+        All flags of the compilation; a precompiled header serves no others.
+    """
+    standard = {_C_NAMES.get(name, name) for name in includes}
+    ours = tuple(sorted(name for name in standard if name.startswith("tensorplay/")))
+    if rung == "full":
+        return Headers(("tensorplay/ffi_full.h", *_NUMERIC, *_TEXT, *ours), flags)
+    chosen: tuple[str, ...] = ()
+    if standard & set(_TEXT):
+        chosen = (*_NUMERIC, *_TEXT)
+    elif standard & set(_NUMERIC) or ours:
+        chosen = _NUMERIC
+    return Headers(("tensorplay/ffi_light.h", *chosen, *ours), flags)
+
+
+# The run-time library
+
+
+def runtime_objects(cache: Cache, compiler: Compiler) -> tuple[Path, ...]:
+    """Return the object files of all run-time sources, building them if needed.
+
+    Each kernel library links them in, without the functions that it does not call; so a finished
+    library needs nothing of this package to be loaded elsewhere.
+
+    Raises
+    ------
+    BuildError
+        They do not compile: the compiler is not usable with the engine's headers.
+    """
+    key = digest("runtime", compiler.identity, engine_state(), own_state())
+    folder = cache.root / "runtime" / key[:24]
+    sizes = _complete(folder)
+    if sizes is None:
+        with cache.lock(key, "the run-time library"):
+            sizes = _complete(folder)
+            if sizes is None:
+                with cache.workspace() as work:
+                    sizes = _build_runtime(compiler, work)
+                    _publish(cache, work, folder, {"sizes": sizes})
+    return tuple(folder / name for name in sorted(sizes))
+
+
+def _build_runtime(compiler: Compiler, work: Path) -> dict[str, int]:
+    flags = (*BASE_FLAGS, "-fvisibility=hidden", "-ffunction-sections", *include_flags())
+    sizes: dict[str, int] = {}
+    for source in sorted(RUNTIME.glob("*.cpp")):
+        target = f"{source.stem}.o"
+        done = run(compiler, (*flags, "-c", str(source), "-o", target), work)
+        if done.returncode:
+            raise BuildError(
+                f"{compiler.command[0]} cannot build the run-time library; its output is in .log. "
+                "Set CXX to another compiler (g++ 9 or clang 10, or newer).",
+                log=done.output,
+                commands=(done.command,),
+            )
+        sizes[target] = (work / target).stat().st_size
+    return sizes
+
+
+def _publish(cache: Cache, work: Path, folder: Path, ready: dict[str, Any]) -> None:
+    write_atomically(work / "ready.json", json.dumps(ready))
+    cache.remove(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work.rename(folder)
+
+
+def _ready(folder: Path) -> dict[str, Any] | None:
+    """Return what a published folder says of itself if its files have their recorded sizes."""
+    try:
+        ready: dict[str, Any] = json.loads((folder / "ready.json").read_text("utf-8"))
+        if all((folder / name).stat().st_size == size for name, size in ready["sizes"].items()):
+            return ready
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+    return None
+
+
+def _complete(folder: Path) -> dict[str, int] | None:
+    ready = _ready(folder)
+    return None if ready is None else dict(ready["sizes"])
+
+
+# Precompiled headers
+
+
+def precompiled(cache: Cache, compiler: Compiler, kind: str, headers: Headers) -> Precompiled | None:
+    """Return a precompiled header that is ready, else start making it and return None.
+
+    Only g++ is served: its precompiled header is taken up through ``-include`` and silently replaced
+    by the text header where a flag differs, so a wrong one cannot be used.
+    """
+    if kind != "gcc":
+        return None
+    key = _headers_key(compiler, headers)
+    found = _find_precompiled(cache, key)
+    if found is None:
+        _in_background(cache, compiler, headers, key)
+    return found
+
+
+def prepare(cache: Cache, compiler: Compiler, kind: str, headers: Headers) -> Precompiled | None:
+    """Make a precompiled header now, or return the one that exists."""
+    if kind != "gcc":
+        return None
+    key = _headers_key(compiler, headers)
+    found = _find_precompiled(cache, key)
+    if found is None:
+        _make_precompiled(cache, compiler, headers, key)
+        found = _find_precompiled(cache, key)
+    return found
+
+
+def _headers_key(compiler: Compiler, headers: Headers) -> str:
+    return digest(
+        "headers",
+        compiler.identity,
+        environment_key(),
+        engine_state(),
+        own_state(),
+        "\0".join(headers.contents),
+        "\0".join(headers.flags),
+    )
+
+
+def _find_precompiled(cache: Cache, key: str) -> Precompiled | None:
+    folder = cache.root / "precompiled" / key[:24]
+    ready = _ready(folder)
+    if ready is None or not cache.file_set_holds(ready["file_set"]):
+        return None
+    return Precompiled(folder / _HEADER, ready["file_set"])
+
+
+_HEADER = "tensorplay_cell.h"
+_jobs: dict[str, threading.Thread] = {}
+_processes: set[subprocess.Popen[bytes]] = set()
+
+
+def _in_background(cache: Cache, compiler: Compiler, headers: Headers, key: str) -> None:
+    """Start making a precompiled header unless this process has tried before."""
+    if key in _jobs:
+        return
+    thread = threading.Thread(
+        target=_make_quietly,
+        args=(cache, compiler, headers, key),
+        name="tensorplay-precompile",
+        daemon=True,
+    )
+    _jobs[key] = thread
+    thread.start()
+
+
+def _make_quietly(cache: Cache, compiler: Compiler, headers: Headers, key: str) -> None:
+    # Nobody waits for this: without the header the cells build too, only slower.
+    with contextlib.suppress(OSError, BuildError, MissingToolError):
+        _make_precompiled(cache, compiler, headers, key)
+
+
+def _make_precompiled(cache: Cache, compiler: Compiler, headers: Headers, key: str) -> None:
+    with cache.lock(key, "a precompiled header"):
+        if _find_precompiled(cache, key) is not None:
+            return
+        with cache.workspace() as work:
+            lines = [f"#include <{name}>" for name in headers.contents]
+            (work / _HEADER).write_text("\n".join(lines) + "\n", "utf-8")
+            output = f"{_HEADER}.gch"
+            arguments = (
+                *compiler.command,
+                *headers.flags,
+                *include_flags(),
+                *("-x", "c++-header", _HEADER, "-MD", "-MF", "deps.d", "-o", output),
+            )
+            process = subprocess.Popen(
+                arguments,
+                cwd=work,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            _processes.add(process)
+            try:
+                failed = process.wait() != 0
+            finally:
+                _processes.discard(process)
+            if failed:
+                return
+            names = parse_dependencies((work / "deps.d").read_text("utf-8", "replace"))
+            file_set = cache.add_file_set(
+                [FileState.of(name) for name in sorted(set(names)) if os.path.isabs(name)]
+            )
+            sizes = {name: (work / name).stat().st_size for name in (_HEADER, output)}
+            folder = cache.root / "precompiled" / key[:24]
+            _publish(cache, work, folder, {"sizes": sizes, "file_set": file_set})
+
+
+@atexit.register
+def _stop_processes() -> None:
+    for process in list(_processes):
+        process.kill()
+
+
+def wait_for_background(timeout: float | None = None) -> None:
+    """Wait until the precompiled headers that were started are there; for tests and timing."""
+    for thread in list(_jobs.values()):
+        thread.join(timeout)

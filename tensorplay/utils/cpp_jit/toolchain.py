@@ -1,0 +1,310 @@
+"""The programs a build needs: which compiler, what it can do, and how it is run.
+
+Facts that need a process (kind, version, linker) are asked once per compiler and kept in the build
+cache, keyed by the compiler's real path, size and time of change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError, no_compiler
+
+_CANDIDATES = ("g++", "clang++", "c++")
+_LINKERS = ("mold", "gold", "lld")
+#: Variables that change what a compiler reads or writes.
+_COMPILER_VARIABLES = (
+    "COMPILER_PATH",
+    "CPATH",
+    "CPLUS_INCLUDE_PATH",
+    "C_INCLUDE_PATH",
+    "GCC_EXEC_PREFIX",
+    "LIBRARY_PATH",
+    "MACOSX_DEPLOYMENT_TARGET",
+    "SDKROOT",
+)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler as found, without having run it.
+
+    Parameters
+    ----------
+    command
+        Words to start it with (``CXX`` may hold several).
+    identity
+        Real path, size and time of change of the programs among these words: another compiler, or
+        the same one updated, has another identity.
+    """
+
+    command: tuple[str, ...]
+    identity: str
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What running a compiler once told about it."""
+
+    kind: str
+    version: str
+    linker: str | None
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """Outcome of one command."""
+
+    command: tuple[str, ...]
+    returncode: int
+    output: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where the engine's headers and library are, found without importing it."""
+
+    include_paths: tuple[Path, ...]
+    library: Path
+
+
+def find_compiler() -> Compiler:
+    """Return the compiler that ``CXX`` names, else the first of g++, clang++ and c++.
+
+    Raises
+    ------
+    MissingToolError
+        None is on PATH or in the environment's own ``bin`` folder.
+    """
+    variable = os.environ.get("CXX", "").strip()
+    own_bin = str(Path(sys.prefix) / "bin")
+    path = os.environ.get("PATH", "")
+    if variable:
+        words = [variable] if Path(variable).is_file() else shlex.split(variable)
+        tried: tuple[str, ...] = (words[0],)
+    else:
+        words, tried = [], _CANDIDATES
+    for name in tried:
+        found = _which(name, path) or _which(name, own_bin)
+        if found:
+            return _compiler((found, *words[1:]))
+    where = [folder for folder in path.split(os.pathsep) if folder]
+    raise no_compiler(tried, [*where, own_bin], variable=variable)
+
+
+def _which(name: str, path: str) -> str | None:
+    if os.path.dirname(name):
+        return os.path.abspath(name) if os.access(name, os.X_OK) else None
+    return shutil.which(name, path=path) if path else None
+
+
+def _compiler(command: tuple[str, ...]) -> Compiler:
+    parts = []
+    for word in command:
+        real = os.path.realpath(shutil.which(word) or word)
+        with contextlib.suppress(OSError):
+            state = os.stat(real)
+            parts.append(f"{real}|{state.st_size}|{state.st_mtime_ns}")
+            continue
+        parts.append(word)
+    return Compiler(command, "\n".join(parts))
+
+
+def environment_key() -> str:
+    """Return the values of the environment variables that a compiler obeys."""
+    return "\n".join(f"{name}={os.environ.get(name, '')}" for name in _COMPILER_VARIABLES)
+
+
+@functools.lru_cache(maxsize=1)
+def processor() -> str:
+    """Return what ``-march=native`` depends on."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    except OSError:
+        import platform
+
+        return f"{platform.machine()} {platform.processor()}"
+    lines = (line for line in text.splitlines() if line.startswith(("model name", "flags", "Feat")))
+    return "\n".join(sorted(set(lines)))
+
+
+def run(compiler: Compiler, arguments: Sequence[str], cwd: Path) -> ToolResult:
+    """Run the compiler without a shell and return its output, whatever its bytes are.
+
+    Raises
+    ------
+    MissingToolError
+        The program vanished or cannot be executed.
+    BuildError
+        The compiler was ended by a signal.
+    """
+    command = (*compiler.command, *arguments)
+    folder = os.path.dirname(compiler.command[0])
+    environment = {
+        **os.environ,
+        "LC_ALL": "C",  # messages in the one language that is parsed
+        "PATH": os.pathsep.join(filter(None, (os.environ.get("PATH"), folder))),
+    }
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    except OSError as error:
+        raise MissingToolError(
+            f"cannot run the C++ compiler {compiler.command[0]}: {error.strerror}. "
+            "Set CXX to another one or install it again."
+        ) from error
+    output = done.stdout.decode("utf-8", "replace")
+    result = ToolResult(command, done.returncode, output, time.perf_counter() - start)
+    _raise_if_killed(result)
+    return result
+
+
+def _raise_if_killed(result: ToolResult) -> None:
+    number = -result.returncode if result.returncode < 0 else 0
+    if not number and result.returncode:
+        if found := re.search(r"(\w[\w ]*?) signal terminated program", result.output):
+            names = {"Killed": signal.SIGKILL, "Terminated": signal.SIGTERM}
+            number = int(names.get(found[1], signal.SIGSEGV))
+        elif result.returncode > 128 and not result.output.strip():  # a wrapper script's shell
+            number = result.returncode - 128
+    if not number:
+        return
+    memory = " and out of memory is unlikely"
+    if number == signal.SIGKILL:
+        memory = f", probably out of memory; peak use {_peak_memory()}; try -O1 or fewer jobs"
+    elif number in {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT}:
+        memory = ": it crashed; try another optimisation level or compiler version"
+    else:
+        memory = ""
+    raise BuildError(
+        f"the compiler was killed (signal {number}){memory}",
+        log=result.output,
+        commands=(result.command,),
+    )
+
+
+def _peak_memory() -> str:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return "unknown"
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return f"{peak * (1 if sys.platform == 'darwin' else 1024) / 2**20:.0f} MiB"
+
+
+def traits(compiler: Compiler, cache: Path) -> Traits:
+    """Return kind, version and fastest working linker of a compiler.
+
+    Parameters
+    ----------
+    compiler
+        As `find_compiler` returned it.
+    cache
+        Folder of the build cache; the answer is kept there.
+    """
+    return _traits(compiler, cache)
+
+
+@functools.lru_cache(maxsize=16)
+def _traits(compiler: Compiler, cache: Path) -> Traits:
+    name = hashlib.sha256(compiler.identity.encode()).hexdigest()[:24]
+    file = cache / "compilers" / f"{name}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return Traits(**json.loads(file.read_text("utf-8")))
+    found = _ask(compiler)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(asdict(found), indent=1), "utf-8")
+        part.replace(file)
+    return found
+
+
+def _ask(compiler: Compiler) -> Traits:
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        # Macros, not the text of --version: wrappers and distributions rename programs at will.
+        probe = work / "probe.cpp"
+        probe.write_text('extern "C" int probe() { return 0; }\n', "utf-8")
+        macros = run(compiler, ("-dM", "-E", probe.name), work)
+        defined = dict(re.findall(r"^#define (\w+) (.*)$", macros.output, re.MULTILINE))
+        version = defined.get("__VERSION__", "").strip('"') or "unknown version"
+        kind = "unknown"
+        if "__clang__" in defined:
+            kind = "clang"
+        elif "__GNUC__" in defined:
+            kind = "gcc"
+        linker = None
+        if sys.platform.startswith("linux") and kind != "unknown":
+            linker = next((name for name in _LINKERS if _links(compiler, work, name)), None)
+    return Traits(kind, version, linker)
+
+
+def _links(compiler: Compiler, work: Path, linker: str) -> bool:
+    located = run(compiler, (f"-print-prog-name=ld.{linker}",), work).output.strip()
+    if not os.path.isabs(located) and shutil.which(f"ld.{linker}") is None:
+        return False
+    flags = ("-shared", "-fPIC", f"-fuse-ld={linker}", "-Wl,-z,defs", "-Wl,-Bsymbolic-functions")
+    return run(compiler, (*flags, "probe.cpp", "-o", "probe.so"), work).returncode == 0
+
+
+@functools.lru_cache(maxsize=1)
+def find_engine() -> Engine:
+    """Return where the engine's files are.
+
+    Raises
+    ------
+    RuntimeError
+        The engine is not installed.
+    """
+    try:
+        spec = importlib.util.find_spec("tvm_ffi")
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        raise engine_missing()
+    root = Path(spec.origin).parent
+    includes = [root / "include"]
+    if not (includes[0] / "dlpack").is_dir():
+        includes.append(root / "3rdparty" / "dlpack" / "include")
+    library = next(root.glob("lib/libtvm_ffi.*"), None)
+    if library is None or not all(folder.is_dir() for folder in includes):
+        # Not the layout of a wheel (a development install): ask the engine itself.
+        from tvm_ffi import libinfo
+
+        includes = [Path(libinfo.find_include_path()), Path(libinfo.find_dlpack_include_path())]
+        library = Path(libinfo.find_libtvm_ffi())
+    return Engine(tuple(dict.fromkeys(includes)), library)
+
+
+def engine_missing() -> RuntimeError:
+    """Return the error for an environment without the engine."""
+    return RuntimeError(
+        "kernels need the engine tvm_ffi, which is not installed. "
+        "Write pip install 'tensorplay-workbench[jit]' (or: pip install apache-tvm-ffi)."
+    )
