@@ -7,12 +7,46 @@ from typing import Any
 from tensorplay.ops import conversion, elementwise
 from tensorplay.ops.primitive import OPERATORS, Composite, Operator, Primitive, Sample, Vjp
 
-__all__ = ["OPERATORS", "Composite", "Operator", "Primitive", "Sample", "Vjp", "conversion", "elementwise"]
+__all__ = ["NAMESPACES", "OPERATORS", "Namespace", "Composite", "Operator", "Primitive", "Sample", "Vjp", "conversion", "elementwise"]
+
+
+class Namespace:
+    """Operators defined by users under one name: ``tensorplay.ops.mylib.softplus``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._members: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in self._members:
+            message = (
+                f"tensorplay.ops.{self._name} has no operator '{name}'; defined: "
+                f"{', '.join(sorted(self._members)) or 'none'}. Define it with "
+                f"tensorplay.library.custom_op('{self._name}::{name}', ...)."
+            )
+            raise AttributeError(message)
+        return self._members[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._members)
+
+    def __repr__(self) -> str:
+        return f"<operators {self._name}: {', '.join(sorted(self._members))}>"
+
+
+NAMESPACES: dict[str, Namespace] = {}
 
 
 def __getattr__(name: str) -> Any:
+    if name in NAMESPACES:
+        return NAMESPACES[name]
     operator = OPERATORS.get(name)
     if operator is None:
-        message = f"tensorplay has no operator '{name}'"
+        message = (
+            f"tensorplay.ops has no operator and no namespace '{name}'. Define operators with "
+            f"tensorplay.library.custom_op('{name}::...')."
+        )
         raise AttributeError(message)
     return operator.function

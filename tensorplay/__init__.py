@@ -1,0 +1,121 @@
+"""TensorPlay: tensors, autograd and a workbench for numerical kernels.
+
+The runtime needs NumPy and ml_dtypes only. In a notebook, ``%load_ext tensorplay`` adds the
+``%%tpkernel`` cell magic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorplay import autograd, ops, random, testing
+from tensorplay import library as library  # noqa: PLC0414 - a public module
+from tensorplay._creation import (
+    arange,
+    as_tensor,
+    asarray,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from tensorplay._device import device, get_default_device, set_default_device
+from tensorplay._dlpack import from_dlpack, from_numpy, to_dlpack
+from tensorplay._dtype import (
+    bfloat16,
+    can_cast,
+    complex64,
+    complex128,
+    dtype,
+    finfo,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    iinfo,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote_types,
+    set_default_dtype,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from tensorplay._dtype import bool_ as bool  # noqa: A004 - the field's spelling
+from tensorplay._dtype import complex64 as cfloat
+from tensorplay._dtype import complex128 as cdouble
+from tensorplay._dtype import float16 as half
+from tensorplay._dtype import float32 as float  # noqa: A004
+from tensorplay._dtype import float64 as double
+from tensorplay._dtype import int16 as short
+from tensorplay._dtype import int32 as int  # noqa: A004
+from tensorplay._dtype import int64 as long
+from tensorplay._functions import *  # noqa: F403 - listed in the stub
+from tensorplay._functions import __all__ as _operator_names
+from tensorplay._tensor import Size, Tensor
+from tensorplay.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from tensorplay.ops.elementwise import result_type
+from tensorplay.random import (
+    Generator,
+    initial_seed,
+    manual_seed,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    seed,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Generator", "Size", "Tensor", "arange", "as_tensor", "asarray", "autograd", "bfloat16",
+    "bool", "can_cast", "cdouble", "cfloat", "complex64", "complex128", "device", "double",
+    "dtype", "empty", "empty_like", "enable_grad", "eye", "finfo", "float", "float16", "float32",
+    "float64", "from_dlpack", "from_numpy", "full", "full_like", "get_default_device",
+    "get_default_dtype", "half", "iinfo", "initial_seed", "int", "int8", "int16", "int32",
+    "int64", "is_grad_enabled", "library", "linspace", "long", "manual_seed", "no_grad", "ones",
+    "ones_like", "ops", "promote_types", "rand", "rand_like", "randint", "randn", "randn_like",
+    "random", "randperm", "result_type", "seed", "set_default_device", "set_default_dtype",
+    "set_grad_enabled", "short", "tensor", "testing", "to_dlpack", "uint8", "uint16", "uint32",
+    "uint64", "zeros", "zeros_like",
+]  # fmt: skip
+__all__ += _operator_names  # noqa: PLE0605 - names of operators
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the workbench to an IPython shell: ``%load_ext tensorplay``.
+
+    Raises
+    ------
+    RuntimeError
+        The packages of the notebook extra are missing.
+    """
+    try:
+        import tpkernel  # noqa: PLC0415 - only the workbench needs it
+    except ImportError as error:
+        message = (
+            "[load_ext] the workbench needs the notebook extra. Write "
+            f"`pip install 'tensorplay-workbench[notebook]'` ({error})."
+        )
+        raise RuntimeError(message) from error
+    tpkernel.load_ipython_extension(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take the workbench out of an IPython shell."""
+    import tpkernel  # noqa: PLC0415 - only the workbench needs it
+
+    tpkernel.unload_ipython_extension(shell)

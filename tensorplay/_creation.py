@@ -1,0 +1,409 @@
+"""Functions that make tensors."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorplay import _device, _dtype
+from tensorplay._dlpack import from_dlpack, from_numpy
+from tensorplay._methods import attach
+from tensorplay._tensor import MetaArray, Size, Spec, Tensor, wrap
+from tensorplay.ops.arguments import SCALARS, reject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorplay._device import device as device_
+    from tensorplay._dtype import dtype as dtype_
+
+__all__ = [
+    "arange",
+    "as_tensor",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "full_like",
+    "linspace",
+    "ones",
+    "ones_like",
+    "tensor",
+    "zeros",
+    "zeros_like",
+]
+
+
+def _made(
+    where: str,
+    make: Callable[[], Any],
+    spec: Spec,
+    device: Any,
+    requires_grad: bool,  # noqa: FBT001
+) -> Tensor:
+    """Return the tensor of `spec` on `device`; `make` gives its elements, if it has any."""
+    target = _device.as_device(device, where)
+    result = wrap(MetaArray(spec) if target.type == "meta" else make(), spec.dtype)
+    if requires_grad:
+        result.requires_grad = True
+    return result
+
+
+def shape_of(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the shape given as separate numbers, or as one tuple, list or `Size`."""
+    if len(size) == 1 and isinstance(size[0], (tuple, list, Size)):
+        size = tuple(size[0])
+    try:
+        shape = tuple(operator.index(n) for n in size)
+    except TypeError:
+        reject(where, "size", "int[]", list(size))
+    if any(n < 0 for n in shape):
+        message = f"[{where}] argument 'size': expected non-negative sizes, got {list(shape)}."
+        raise RuntimeError(message)
+    return shape
+
+
+def _dtype_or_default(where: str, dtype: Any) -> dtype_:
+    return _dtype.get_default_dtype() if dtype is None else _dtype.as_dtype(dtype, where)
+
+
+def empty(
+    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Return a tensor of `size` with elements of no particular value."""
+    spec = Spec(shape_of("empty", size), _dtype_or_default("empty", dtype))
+    return _made("empty", lambda: np.empty(spec.shape, spec.dtype.numpy), spec, device, requires_grad)
+
+
+def zeros(
+    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Return zeros of `size`."""
+    spec = Spec(shape_of("zeros", size), _dtype_or_default("zeros", dtype))
+    return _made("zeros", lambda: np.zeros(spec.shape, spec.dtype.numpy), spec, device, requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Return ones of `size`."""
+    spec = Spec(shape_of("ones", size), _dtype_or_default("ones", dtype))
+    return _made("ones", lambda: np.ones(spec.shape, spec.dtype.numpy), spec, device, requires_grad)
+
+
+def full(
+    size: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return a tensor of `size` whose elements are all `fill_value`, of its type by default."""
+    value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    if not isinstance(value, SCALARS):
+        reject("full", "fill_value", "Scalar", fill_value)
+    d = _dtype.scalar_dtype(value) if dtype is None else _dtype.as_dtype(dtype, "full")
+    shape = shape_of("full", (size,) if not isinstance(size, int) else (size,))
+    spec = Spec(shape, d)
+    return _made("full", lambda: np.full(shape, value, d.numpy), spec, device, requires_grad)
+
+
+def _like(
+    where: str,
+    input_: Tensor,
+    make: Callable[..., Tensor],
+    dtype: Any,
+    device: Any,
+    requires_grad: bool,  # noqa: FBT001
+) -> Tensor:
+    if not isinstance(input_, Tensor):
+        reject(where, "input", "Tensor", input_)
+    return make(
+        tuple(input_.shape),
+        dtype=input_.dtype if dtype is None else dtype,
+        device=input_.device if device is None else device,
+        requires_grad=requires_grad,
+    )
+
+
+def empty_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False  # noqa: A002
+) -> Tensor:
+    """Return an uninitialised tensor of the shape, type and device of `input`."""
+    return _like("empty_like", input, empty, dtype, device, requires_grad)
+
+
+def zeros_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False  # noqa: A002
+) -> Tensor:
+    """Return zeros of the shape, type and device of `input`."""
+    return _like("zeros_like", input, zeros, dtype, device, requires_grad)
+
+
+def ones_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False  # noqa: A002
+) -> Tensor:
+    """Return ones of the shape, type and device of `input`."""
+    return _like("ones_like", input, ones, dtype, device, requires_grad)
+
+
+def full_like(
+    input: Tensor,  # noqa: A002
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return a tensor of the shape, type and device of `input`, all elements `fill_value`."""
+
+    def make(size: tuple[int, ...], **options: Any) -> Tensor:
+        return full(size, fill_value, **options)
+
+    return _like("full_like", input, make, dtype, device, requires_grad)
+
+
+def arange(
+    start: Any,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return the numbers from `start` (0 if only one number is given) up to, not with, `end`.
+
+    Raises
+    ------
+    RuntimeError
+        `step` is zero or leads away from `end`.
+    """
+    if end is None:
+        start, end = 0, start
+    start, end, step = (x.item() if isinstance(x, Tensor) else x for x in (start, end, step))
+    for name, value in (("start", start), ("end", end), ("step", step)):
+        if not isinstance(value, (int, float, np.integer, np.floating)):
+            reject("arange", name, "a number", value)
+    if step == 0:
+        message = "[arange] argument 'step': step must be nonzero."
+        raise RuntimeError(message)
+    if (end - start) * step < 0:
+        message = (
+            f"[arange] upper bound and lower bound inconsistent with step sign: start {start}, "
+            f"end {end}, step {step}."
+        )
+        raise RuntimeError(message)
+    whole = all(isinstance(x, (int, np.integer)) for x in (start, end, step))
+    d = (_dtype.int64 if whole else _dtype.get_default_dtype()) if dtype is None else (
+        _dtype.as_dtype(dtype, "arange")
+    )  # fmt: skip
+    array = np.arange(start, end, step).astype(d.numpy)
+    return _made("arange", lambda: array, Spec(array.shape, d), device, requires_grad)
+
+
+def linspace(
+    start: float,
+    end: float,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return `steps` numbers evenly spaced from `start` to `end`, both included.
+
+    Raises
+    ------
+    RuntimeError
+        `steps` is negative.
+    """
+    if steps < 0:
+        message = f"[linspace] argument 'steps': number of steps must be non-negative, got {steps}."
+        raise RuntimeError(message)
+    d = _dtype_or_default("linspace", dtype)
+    array = np.linspace(start, end, steps).astype(d.numpy)
+    return _made("linspace", lambda: array, Spec(array.shape, d), device, requires_grad)
+
+
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return the `n` by `m` matrix (square by default) with ones on its diagonal."""
+    shape = shape_of("eye", (n, n if m is None else m))
+    d = _dtype_or_default("eye", dtype)
+    return _made("eye", lambda: np.eye(*shape, dtype=d.numpy), Spec(shape, d), device, requires_grad)
+
+
+# --- from data -----------------------------------------------------------------------------------
+
+
+def _infer(where: str, data: Any) -> dtype_ | None:
+    """Return the type of nested data: the promoted type of its numbers; None if it has none."""
+    if isinstance(data, (list, tuple)):
+        found: dtype_ | None = None
+        for item in data:
+            d = _infer(where, item)
+            if d is not None:
+                found = d if found is None else _dtype.promote_types(found, d)
+        return found
+    if isinstance(data, Tensor):
+        return data.dtype
+    if isinstance(data, (np.ndarray, np.generic)):
+        try:
+            return _dtype.from_numpy_dtype(data.dtype)
+        except TypeError as error:
+            reject(where, "data", "numbers", data, str(error))
+    if isinstance(data, SCALARS):
+        return _dtype.scalar_dtype(data)
+    reject(where, "data", "numbers, nested sequences of numbers, or an array", data)
+
+
+def _plain(data: Any) -> Any:
+    """Return nested data with arrays in place of tensors."""
+    if isinstance(data, Tensor):
+        return data.detach().numpy()
+    return [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
+
+
+def _array_of(where: str, data: Any, dtype: dtype_ | None) -> Any:
+    inferred = _infer(where, data)
+    d = dtype or inferred or _dtype.get_default_dtype()
+    plain = _plain(data)
+    try:
+        array = np.asarray(plain)
+    except ValueError as error:
+        message = (
+            f"[{where}] argument 'data': expected nested sequences of equal length, got ragged "
+            f"ones: {error}."
+        )
+        raise ValueError(message) from error
+    if array.dtype == object:  # whole numbers beyond 64 bits
+        message = (
+            f"[{where}] argument 'data': expected numbers that fit {d!r}, got an integer out of "
+            "the range of int64."
+        )
+        raise ValueError(message)
+    if d.kind == _dtype.INTEGER and array.dtype.kind in "fc" and not np.isfinite(array).all():
+        message = f"[{where}] argument 'data': cannot convert a non-finite float to {d!r}."
+        raise ValueError(message)
+    if array.dtype.kind == "c" and not d.is_complex and d.kind != _dtype.BOOL:
+        message = f"[{where}] argument 'data': cannot convert complex numbers to {d!r}."
+        raise TypeError(message)
+    return array.astype(d.numpy, copy=True)
+
+
+def tensor(
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,  # noqa: ARG001 - main memory is all there is; kept for programs that set it
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return a tensor with a copy of `data`.
+
+    Parameters
+    ----------
+    data
+        A number, nested sequences of numbers (and of tensors without dimensions), or an array.
+    dtype
+        Type of the elements; by default int64 for integers, bool for bools, the default
+        floating type for floats, the complex type of its precision for complex numbers, and an
+        array's own type.
+    device
+        ``"cpu"`` or ``"meta"``.
+    pin_memory
+        Accepted and without effect.
+    requires_grad
+        Whether operations are recorded.
+
+    Raises
+    ------
+    TypeError
+        `data` holds something that is no number.
+    ValueError
+        The sequences are ragged, or a number is out of range.
+    """
+    d = None if dtype is None else _dtype.as_dtype(dtype, "tensor")
+    array = _array_of("tensor", data, d)
+    spec = Spec(array.shape, _dtype.from_numpy_dtype(array.dtype))
+    return _made("tensor", lambda: array, spec, device, requires_grad)
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """Return `data` as a tensor, on the same memory where type and device allow."""
+    if isinstance(data, np.ndarray) and data.flags.writeable:
+        data = from_numpy(data)
+    if not isinstance(data, Tensor):
+        return tensor(data, dtype=dtype, device=device)
+    result: Tensor = data.to(
+        device=data.device if device is None else device,
+        dtype=data.dtype if dtype is None else dtype,
+    )
+    return result
+
+
+def asarray(
+    obj: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    copy: bool | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return `obj` as a tensor; `copy` forces (True) or forbids (False) a copy.
+
+    Raises
+    ------
+    ValueError
+        ``copy=False`` and a copy is unavoidable.
+    """
+    if not isinstance(obj, (Tensor, np.ndarray, list, tuple)) and hasattr(obj, "__dlpack__"):
+        obj = from_dlpack(obj)
+    result = as_tensor(obj, dtype, device)
+    source = obj._array if isinstance(obj, Tensor) else obj
+    shared = isinstance(source, np.ndarray) and np.may_share_memory(source, result._array)
+    if copy is False and not shared:
+        message = "[asarray] copy=False, but this type, device or kind of object needs a copy."
+        raise ValueError(message)
+    if copy and shared:
+        result = result.clone()
+    return result.requires_grad_() if requires_grad else result
+
+
+# --- of the type and device of another tensor ----------------------------------------------------
+
+
+def _new(make: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    def method(
+        self: Tensor,
+        *size: Any,
+        dtype: Any = None,
+        device: device_ | str | None = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        return make(
+            *size,
+            dtype=self.dtype if dtype is None else dtype,
+            device=self.device if device is None else device,
+            requires_grad=requires_grad,
+        )
+
+    method.__name__ = name
+    method.__qualname__ = f"Tensor.{name}"
+    method.__doc__ = f"As `tensorplay.{make.__name__}`, with type and device of this tensor."
+    return method
+
+
+for _make in (empty, zeros, ones, full, tensor):
+    attach(f"new_{_make.__name__}", _new(_make, f"new_{_make.__name__}"))

@@ -1,0 +1,274 @@
+"""Exchange of memory with other libraries: DLPack both ways, and NumPy arrays.
+
+NumPy does the work; this module adds what NumPy leaves out: bfloat16 (exported as uint16 with the
+type patched in the capsule), capsules passed by themselves, and memory that an old capsule without
+a read-only flag would give away for writing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from tensorplay._methods import attach
+from tensorplay._tensor import MetaArray, Tensor, wrap
+from tensorplay.autograd import grad_mode
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["from_dlpack", "from_numpy", "to_dlpack"]
+
+BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
+K_DL_UINT, K_DL_BFLOAT = 1, 4
+LEGACY, VERSIONED = b"dltensor", b"dltensor_versioned"
+VERSION: Final = (1, 0)
+
+_get_name = ctypes.pythonapi.PyCapsule_GetName
+_get_name.restype, _get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+class _DLTensor(ctypes.Structure):
+    """DLTensor of the DLPack specification, version 1."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _VersionedHeader(ctypes.Structure):
+    """What stands before the DLTensor in a DLManagedTensorVersioned."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+class _Capsule:
+    """A capsule as an object that NumPy can import."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+class _Writable:
+    """Memory of an array that NumPy marks read-only only because its capsule has no flag."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self._array = array
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
+def _is_capsule(obj: Any) -> bool:
+    return type(obj).__name__ == "PyCapsule"
+
+
+def _tensor_of(capsule: Any) -> _DLTensor:
+    name = _get_name(capsule)
+    address = _get_pointer(capsule, name)
+    if name == VERSIONED:
+        address += ctypes.sizeof(_VersionedHeader)
+    return _DLTensor.from_address(address)
+
+
+def _dlpack(
+    self: Tensor,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """Return a DLPack capsule of the memory of this tensor.
+
+    Parameters
+    ----------
+    stream
+        Must be None in main memory.
+    max_version
+        Newest version the consumer knows; without it a legacy capsule is made.
+    dl_device
+        Device the consumer wants, ``(1, 0)`` or None.
+    copy
+        Whether to copy.
+
+    Raises
+    ------
+    BufferError
+        The tensor requires grad while recording is on; it has no memory; or it is a broadcast
+        view and the consumer cannot be told not to write.
+    """
+    if self._requires_grad and grad_mode.state.enabled:
+        message = (
+            "[__dlpack__] can't export tensors that require gradient: the receiver would compute "
+            "outside of the graph. Wrap the call in `library.custom_op`, write x.detach(), or "
+            "write `with tensorplay.no_grad():` around it."
+        )
+        raise BufferError(message)
+    array = self._array
+    if isinstance(array, MetaArray):
+        message = "[__dlpack__] a tensor on device meta has no memory to exchange."
+        raise BufferError(message)
+    if max_version is None and not array.flags.writeable and not copy:
+        message = (
+            f"[__dlpack__] expected memory of its own, got a broadcast view with strides "
+            f"{self.stride()}, which must not be written. Write x.contiguous()."
+        )
+        raise BufferError(message)
+    options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+    if array.dtype != BFLOAT16:
+        return array.__dlpack__(**options) if any(v is not None for v in options.values()) else (
+            array.__dlpack__()
+        )
+    capsule = array.view(np.uint16).__dlpack__(**options)
+    _tensor_of(capsule).code = K_DL_BFLOAT
+    return capsule
+
+
+def _dlpack_device(self: Tensor) -> tuple[int, int]:
+    """Return DLPack's device type and ordinal: ``(1, 0)`` for main memory."""
+    if self.is_meta:
+        message = "[__dlpack_device__] a tensor on device meta has no memory to exchange."
+        raise BufferError(message)
+    return (1, 0)
+
+
+def to_dlpack(tensor: Tensor) -> Any:
+    """Return a legacy DLPack capsule of the memory of `tensor`; see ``Tensor.__dlpack__``."""
+    return _dlpack(tensor)
+
+
+def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """Return a tensor on the memory of `obj`.
+
+    Parameters
+    ----------
+    obj
+        Anything with ``__dlpack__``, or a capsule, which can be used once.
+    device
+        ``"cpu"`` or None.
+    copy
+        True to copy; False to refuse a copy.
+
+    Raises
+    ------
+    TypeError
+        `obj` speaks no DLPack.
+    ValueError
+        The capsule was used before.
+    BufferError
+        The memory is elsewhere, of an unsupported type, or must not be written and ``copy=False``.
+    """
+    if _is_capsule(obj):
+        capsule = obj
+    elif not hasattr(obj, "__dlpack__"):
+        message = (
+            f"[from_dlpack] argument 'obj': expected an object with __dlpack__ or a capsule, got "
+            f"{type(obj).__name__}. Write tensorplay.tensor(x)."
+        )
+        raise TypeError(message)
+    else:
+        if device is not None and str(device) != "cpu":
+            message = f"[from_dlpack] argument 'device': expected cpu, got {device}."
+            raise BufferError(message)
+        try:
+            capsule = obj.__dlpack__(max_version=VERSION)
+        except TypeError:  # exporters older than version 1 take no such argument
+            capsule = obj.__dlpack__()
+    name = _get_name(capsule)
+    if name not in (LEGACY, VERSIONED):
+        message = (
+            f"[from_dlpack] the capsule has already been consumed (its name is {name!r}). Export "
+            "again for each import."
+        )
+        raise ValueError(message)
+    fields = _tensor_of(capsule)
+    if fields.device_type != 1:
+        message = (
+            f"[from_dlpack] expected memory on the cpu (DLPack device type 1), got type "
+            f"{fields.device_type}. Copy it to the cpu first."
+        )
+        raise BufferError(message)
+    is_bfloat16 = (fields.code, fields.bits, fields.lanes) == (K_DL_BFLOAT, 16, 1)
+    if is_bfloat16:
+        fields.code = K_DL_UINT
+    try:
+        array = np.from_dlpack(_Capsule(capsule))  # type: ignore[arg-type]  # duck-typed
+    except RuntimeError as error:  # NumPy's word for a type it does not know
+        message = (
+            f"[from_dlpack] unsupported dlpack dtype: code {fields.code}, {fields.bits} bits, "
+            f"{fields.lanes} lanes."
+        )
+        raise BufferError(message) from error
+    if is_bfloat16:
+        array = array.view(BFLOAT16)
+    if name == LEGACY and not array.flags.writeable:
+        array = np.asarray(_Writable(array)) if not is_bfloat16 else _writable_bfloat16(array)
+    if not array.flags.writeable and copy is False:
+        message = "[from_dlpack] the memory must not be written, and copy=False forbids a copy."
+        raise BufferError(message)
+    if copy or not array.flags.writeable:
+        array = array.copy()
+    return wrap(array)
+
+
+def _writable_bfloat16(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.asarray(_Writable(array.view(np.uint16))).view(BFLOAT16)
+
+
+def from_numpy(array: npt.NDArray[Any]) -> Tensor:
+    """Return a tensor on the memory of a NumPy array.
+
+    A read-only array is copied, with a warning, since tensors can be written.
+
+    Raises
+    ------
+    TypeError
+        `array` is no NumPy array, or of a type without counterpart (object, text, dates).
+    """
+    if not isinstance(array, np.ndarray):
+        message = (
+            f"[from_numpy] argument 'array': expected np.ndarray, got {type(array).__name__}. "
+            "Write tensorplay.tensor(x)."
+        )
+        raise TypeError(message)
+    result = wrap(array)
+    if not array.flags.writeable:
+        warnings.warn(
+            "[from_numpy] the array is read-only and was copied; tensors can be written.",
+            UserWarning,
+            stacklevel=2,
+        )
+        result._array = array.copy()
+    return result
+
+
+attach("__dlpack__", _dlpack)
+attach("__dlpack_device__", _dlpack_device)
