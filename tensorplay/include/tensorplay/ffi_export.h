@@ -11,29 +11,29 @@
 namespace tensorplay {
 namespace jit {
 
-template <typename T>
+template <typename T_>
 struct Bare {
-  using type = T;
+  using type = T_;
 };
-template <typename T>
-struct Bare<const T> {
-  using type = T;
+template <typename T_>
+struct Bare<const T_> {
+  using type = T_;
 };
-template <typename T>
-struct Bare<T&> {
-  using type = typename Bare<T>::type;
+template <typename T_>
+struct Bare<T_&> {
+  using type = typename Bare<T_>::type;
 };
-template <typename T>
-struct Bare<T&&> {
-  using type = typename Bare<T>::type;
+template <typename T_>
+struct Bare<T_&&> {
+  using type = typename Bare<T_>::type;
 };
-template <typename T>
-using bare_t = typename Bare<T>::type;
+template <typename T_>
+using bare_t = typename Bare<T_>::type;
 
 enum class Kind { kUnsupported, kBool, kInt, kFloat, kOther };
 enum class Fit { kYes, kWrongType, kOutOfRange };
 
-template <typename T, bool IsEnum = __is_enum(T)>
+template <typename T_, bool IsEnum = __is_enum(T_)>
 struct KindOf {
   static constexpr Kind value = IsEnum ? Kind::kInt : Kind::kUnsupported;
 };
@@ -63,9 +63,9 @@ inline bool is_int(const TVMFFIAny& any) {
 }
 
 // How one C++ type is read from and written to the engine's `Any`; here the scalars.
-template <typename T, typename = void>
+template <typename T_, typename = void>
 struct Value {
-  static constexpr Kind kind = KindOf<T>::value;
+  static constexpr Kind kind = KindOf<T_>::value;
   static constexpr bool supported = kind != Kind::kUnsupported;
   static constexpr const char* name =
       kind == Kind::kBool ? "bool" : kind == Kind::kFloat ? "float" : "int";
@@ -77,29 +77,29 @@ struct Value {
     } else {
       if (__builtin_expect(!is_int(any), 0)) return Fit::kWrongType;
       // A round trip finds narrow types; the sign test finds an unsigned 64-bit parameter.
-      int64_t back = static_cast<int64_t>(static_cast<T>(any.v_int64));
+      int64_t back = static_cast<int64_t>(static_cast<T_>(any.v_int64));
       bool negative = is_signed() ? false : any.v_int64 < 0;
       return back == any.v_int64 && !negative ? Fit::kYes : Fit::kOutOfRange;
     }
   }
   static constexpr bool is_signed() {
-    if constexpr (__is_enum(T)) {
-      return static_cast<__underlying_type(T)>(-1) < static_cast<__underlying_type(T)>(0);
+    if constexpr (__is_enum(T_)) {
+      return static_cast<__underlying_type(T_)>(-1) < static_cast<__underlying_type(T_)>(0);
     } else {
-      return static_cast<T>(-1) < static_cast<T>(0);
+      return static_cast<T_>(-1) < static_cast<T_>(0);
     }
   }
-  static T get(const TVMFFIAny& any) {
+  static T_ get(const TVMFFIAny& any) {
     if constexpr (kind == Kind::kFloat) {
-      return any.type_index == kTVMFFIFloat ? static_cast<T>(any.v_float64)
-                                            : static_cast<T>(any.v_int64);
+      return any.type_index == kTVMFFIFloat ? static_cast<T_>(any.v_float64)
+                                            : static_cast<T_>(any.v_int64);
     } else if constexpr (kind == Kind::kBool) {
       return any.v_int64 != 0;
     } else {
-      return static_cast<T>(any.v_int64);
+      return static_cast<T_>(any.v_int64);
     }
   }
-  static void put(TVMFFIAny* out, T value) {
+  static void put(TVMFFIAny* out, T_ value) {
     out->zero_padding = 0;
     if constexpr (kind == Kind::kFloat) {
       out->type_index = kTVMFFIFloat;
@@ -178,9 +178,9 @@ struct Value<::tvm::ffi::Tensor> {
 };
 
 // std::string, recognised by what it offers, so that <string> is not parsed for every cell.
-template <typename T>
-struct Value<T, decltype(static_cast<void>(static_cast<const T*>(nullptr)->c_str()),
-                         static_cast<void>(T(static_cast<const char*>(nullptr), size_t(0))))> {
+template <typename T_>
+struct Value<T_, decltype(static_cast<void>(static_cast<const T_*>(nullptr)->c_str()),
+                         static_cast<void>(T_(static_cast<const char*>(nullptr), size_t(0))))> {
   static constexpr bool supported = true;
   static constexpr const char* name = "std::string";
   static Fit fit(const TVMFFIAny& any) {
@@ -196,60 +196,60 @@ struct Value<T, decltype(static_cast<void>(static_cast<const T*>(nullptr)->c_str
         return Fit::kWrongType;
     }
   }
-  static T get(const TVMFFIAny& any) {
+  static T_ get(const TVMFFIAny& any) {
     switch (any.type_index) {
       case kTVMFFIRawStr:
-        return T(any.v_c_str);
+        return T_(any.v_c_str);
       case kTVMFFISmallStr:
       case kTVMFFISmallBytes:
-        return T(any.v_bytes, any.small_str_len);
+        return T_(any.v_bytes, any.small_str_len);
       case kTVMFFIByteArrayPtr: {
         const TVMFFIByteArray* bytes = static_cast<const TVMFFIByteArray*>(any.v_ptr);
-        return T(bytes->data, bytes->size);
+        return T_(bytes->data, bytes->size);
       }
       default: {
         const TVMFFIByteArray* bytes = TVMFFIBytesGetByteArrayPtr(any.v_obj);
-        return T(bytes->data, bytes->size);
+        return T_(bytes->data, bytes->size);
       }
     }
   }
-  static void put(TVMFFIAny* out, const T& value) {
+  static void put(TVMFFIAny* out, const T_& value) {
     TVMFFIByteArray bytes{value.c_str(), value.size()};
     if (TVMFFIStringFromByteArray(&bytes, out) != 0) tp_rt_throw_raised();
   }
 };
 #endif
 
-template <typename T>
-constexpr bool supported_result = Value<T>::supported;
+template <typename T_>
+constexpr bool supported_result = Value<T_>::supported;
 template <>
 inline constexpr bool supported_result<DLTensor*> = false;
 template <>
 inline constexpr bool supported_result<::tvm::ffi::TensorView> = false;
 
-template <int... I>
+template <int... I_>
 struct Indices {};
 #if defined(__clang__)
-template <typename T, T... I>
+template <typename T_, T_... I_>
 struct ClangIndices {
-  using type = Indices<static_cast<int>(I)...>;
+  using type = Indices<static_cast<int>(I_)...>;
 };
-template <int N>
-using make_indices = typename __make_integer_seq<ClangIndices, int, N>::type;
+template <int N_>
+using make_indices = typename __make_integer_seq<ClangIndices, int, N_>::type;
 #else
-template <int N>
-using make_indices = Indices<__integer_pack(N)...>;
+template <int N_>
+using make_indices = Indices<__integer_pack(N_)...>;
 #endif
 
-template <typename R, typename... A>
+template <typename R_, typename... A_>
 struct Signature {
-  static constexpr bool supported = supported_result<R> && (Value<bare_t<A>>::supported && ...);
-  static constexpr const char* names[] = {Value<bare_t<A>>::name..., Value<R>::name};
+  static constexpr bool supported = supported_result<R_> && (Value<bare_t<A_>>::supported && ...);
+  static constexpr const char* names[] = {Value<bare_t<A_>>::name..., Value<R_>::name};
 
-  template <int... I>
-  static int call(R (*function)(A...), const char* name, const TVMFFIAny* args, int32_t count,
-                  TVMFFIAny* result, Indices<I...>) {
-    constexpr int32_t expected = static_cast<int32_t>(sizeof...(A));
+  template <int... I_>
+  static int call(R_ (*function)(A_...), const char* name, const TVMFFIAny* args, int32_t count,
+                  TVMFFIAny* result, Indices<I_...>) {
+    constexpr int32_t expected = static_cast<int32_t>(sizeof...(A_));
     if (__builtin_expect(count != expected, 0)) {
       return tp_rt_wrong_count(name, names, expected, count);
     }
@@ -257,17 +257,17 @@ struct Signature {
     [[maybe_unused]] int32_t bits = 0;
     [[maybe_unused]] int32_t is_signed = 0;
     [[maybe_unused]] Fit fit = Fit::kYes;
-    (check<bare_t<A>>(args, I, &misfit, &fit, &bits, &is_signed), ...);
+    (check<bare_t<A_>>(args, I_, &misfit, &fit, &bits, &is_signed), ...);
     if (__builtin_expect(misfit >= 0, 0)) {
       return fit == Fit::kWrongType
                  ? tp_rt_wrong_type(name, names, expected, misfit, args + misfit)
                  : tp_rt_out_of_range(name, misfit, args[misfit].v_int64, bits, is_signed);
     }
     try {
-      if constexpr (__is_same(R, void)) {
-        function(Value<bare_t<A>>::get(args[I])...);
+      if constexpr (__is_same(R_, void)) {
+        function(Value<bare_t<A_>>::get(args[I_])...);
       } else {
-        Value<R>::put(result, function(Value<bare_t<A>>::get(args[I])...));
+        Value<R_>::put(result, function(Value<bare_t<A_>>::get(args[I_])...));
       }
       return 0;
     } catch (...) {
@@ -276,31 +276,31 @@ struct Signature {
   }
 
  private:
-  template <typename T>
+  template <typename T_>
   static void check(const TVMFFIAny* args, int32_t index, int32_t* misfit, Fit* fit, int32_t* bits,
                     int32_t* is_signed) {
     if (*misfit >= 0) return;
-    Fit found = Value<T>::fit(args[index]);
+    Fit found = Value<T_>::fit(args[index]);
     if (__builtin_expect(found == Fit::kYes, 1)) return;
     *misfit = index;
     *fit = found;
-    if constexpr (KindOf<T>::value == Kind::kInt) {
-      *bits = static_cast<int32_t>(8 * sizeof(T));
-      *is_signed = Value<T>::is_signed();
+    if constexpr (KindOf<T_>::value == Kind::kInt) {
+      *bits = static_cast<int32_t>(8 * sizeof(T_));
+      *is_signed = Value<T_>::is_signed();
     }
   }
 };
 
-template <typename R, typename... A>
-inline int call(R (*function)(A...), const char* name, const TVMFFIAny* args, int32_t count,
+template <typename R_, typename... A_>
+inline int call(R_ (*function)(A_...), const char* name, const TVMFFIAny* args, int32_t count,
                 TVMFFIAny* result) {
-  using S = Signature<R, A...>;
+  using S_ = Signature<R_, A_...>;
 #ifdef TENSORPLAY_FFI_LIGHT
-  static_assert(S::supported, "tensorplay::jit: this signature needs the engine's full headers");
-  return S::call(function, name, args, count, result, make_indices<sizeof...(A)>{});
+  static_assert(S_::supported, "tensorplay::jit: this signature needs the engine's full headers");
+  return S_::call(function, name, args, count, result, make_indices<sizeof...(A_)>{});
 #else
-  if constexpr (S::supported) {
-    return S::call(function, name, args, count, result, make_indices<sizeof...(A)>{});
+  if constexpr (S_::supported) {
+    return S_::call(function, name, args, count, result, make_indices<sizeof...(A_)>{});
   } else {
     return call_through_engine(function, name, args, count, result);
   }

@@ -18,13 +18,13 @@
 namespace tensorplay {
 namespace jit {
 
-template <typename R, typename... A>
-inline int call_through_engine(R (*function)(A...), const char* name, const TVMFFIAny* args,
+template <typename R_, typename... A_>
+inline int call_through_engine(R_ (*function)(A_...), const char* name, const TVMFFIAny* args,
                                int32_t count, TVMFFIAny* result) {
   try {
     std::string text(name);
-    ::tvm::ffi::detail::unpack_call<R>(
-        std::make_index_sequence<sizeof...(A)>{}, &text, function,
+    ::tvm::ffi::detail::unpack_call<R_>(
+        std::make_index_sequence<sizeof...(A_)>{}, &text, function,
         reinterpret_cast<const ::tvm::ffi::AnyView*>(args), count,
         reinterpret_cast<::tvm::ffi::Any*>(result));
     return 0;

@@ -63,8 +63,8 @@ class Message {
 #undef TP_MESSAGE_TYPE
 
   // std::string and whatever else offers c_str(), without knowing the type here.
-  template <typename S, typename = decltype(static_cast<const S*>(nullptr)->c_str())>
-  TP_RT_COLD Message& operator<<(const S& value) {
+  template <typename S_, typename = decltype(static_cast<const S_*>(nullptr)->c_str())>
+  TP_RT_COLD Message& operator<<(const S_& value) {
     const char* stored = value.c_str();
     tp_rt_text_append(&text_, TP_RT_C_STRING, &stored);
     return *this;
@@ -100,8 +100,8 @@ class ErrorBuilder : public Message {
 class ComparisonFailure : public Message {
  public:
   ComparisonFailure() = default;
-  template <typename X, typename Y>
-  TP_RT_COLD ComparisonFailure(const X& x, const Y& y) : failed_(true) {
+  template <typename X_, typename Y_>
+  TP_RT_COLD ComparisonFailure(const X_& x, const Y_& y) : failed_(true) {
     *this << " (" << x << " vs. " << y << ") ";
   }
   explicit operator bool() const { return failed_; }
@@ -111,8 +111,8 @@ class ComparisonFailure : public Message {
 };
 
 #define TP_COMPARISON(name, op)                                 \
-  template <typename X, typename Y>                             \
-  inline ComparisonFailure name(const X& x, const Y& y) {       \
+  template <typename X_, typename Y_>                             \
+  inline ComparisonFailure name(const X_& x, const Y_& y) {       \
     if (__builtin_expect(x op y, 1)) return ComparisonFailure(); \
     return ComparisonFailure(x, y);                             \
   }
@@ -195,16 +195,16 @@ class Shape {
   Shape() = default;
   Shape(std::initializer_list<int64_t> sizes) { assign(sizes.begin(), sizes.size()); }
   Shape(ShapeView sizes) { assign(sizes.data(), sizes.size()); }
-  template <typename Iterator>
-  Shape(Iterator begin, Iterator end) {
+  template <typename Iterator_>
+  Shape(Iterator_ begin, Iterator_ end) {
     size_t size = 0;
-    for (Iterator it = begin; it != end; ++it) ++size;
+    for (Iterator_ it = begin; it != end; ++it) ++size;
     int64_t* out = reserve(size);
-    for (Iterator it = begin; it != end; ++it) *out++ = static_cast<int64_t>(*it);
+    for (Iterator_ it = begin; it != end; ++it) *out++ = static_cast<int64_t>(*it);
   }
-  template <typename Vector, typename = decltype(static_cast<const int64_t*>(
-                                 static_cast<const Vector*>(nullptr)->data()))>
-  Shape(const Vector& sizes) {
+  template <typename Vector_, typename = decltype(static_cast<const int64_t*>(
+                                 static_cast<const Vector_*>(nullptr)->data()))>
+  Shape(const Vector_& sizes) {
     assign(sizes.data(), sizes.size());
   }
   Shape(const Shape& other) { assign(other.data_, other.size_); }
@@ -278,7 +278,7 @@ inline size_t GetDataSize(size_t numel, DLDataType dtype) {
 namespace detail {
 
 // What a tensor and a view of one have in common: both look at a DLTensor.
-template <typename Derived>
+template <typename Derived_>
 class TensorAccess {
  public:
   void* data_ptr() const { return dl().data; }
@@ -300,7 +300,7 @@ class TensorAccess {
   bool is_contiguous() const { return IsContiguous(); }
 
  private:
-  const DLTensor& dl() const { return static_cast<const Derived*>(this)->dl_tensor(); }
+  const DLTensor& dl() const { return static_cast<const Derived_*>(this)->dl_tensor(); }
   int64_t dimension(int64_t i) const {
     int64_t adjusted = i >= 0 ? i : dl().ndim + i;
     if (__builtin_expect(adjusted < 0 || adjusted >= dl().ndim, 0)) {

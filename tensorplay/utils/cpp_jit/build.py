@@ -1,8 +1,8 @@
 """From a source to a library: choose the headers, compile, read the answer, publish.
 
-Three sets of headers are tried, each a superset in what it takes and slower than the one before:
-*light* (our stand-in over the C header), *full* (the engine's own, with our export wrapper), *stock*
-(the engine's own headers and export macro). A word scan chooses the first; the compiler's answer
+Three sets of headers are tried, each taking more and slower than the one before: *light* (our
+stand-in over the C header), *full* (the engine's own headers, our export wrapper) and *stock* (the
+engine's own headers and export macro). A word scan chooses the first; the compiler's answer
 moves on. Which one it was is remembered for the next edit of the same name.
 """
 
@@ -251,7 +251,7 @@ def build_source(
         preamble=preamble,
         cflags=tuple(extra_cflags or ()),
         ldflags=tuple(extra_ldflags or ()),
-        include_paths=tuple(os.path.abspath(path) for path in extra_include_paths or ()),
+        include_paths=tuple(str(Path(path).absolute()) for path in extra_include_paths or ()),
     )
     request = _request_of(unit)
     cache = cache_at(build_directory) if build_directory is not None else default_cache()
@@ -274,7 +274,7 @@ def _request_of(unit: Unit) -> str:
         unit.generated,
         unit.preamble,
         json.dumps([unit.exports, unit.cflags, unit.ldflags, unit.include_paths]),
-        os.getcwd() if quoted else "",
+        str(Path.cwd()) if quoted else "",
         toolchain.processor() if native else "",
         toolchain.environment_key(),
         support.engine_state(),
@@ -332,7 +332,9 @@ def find_or_build(
         with cache.workspace() as work:
             product = produce(work, compiler, cache)
             seconds = time.perf_counter() - start
-            entry = _publish(cache, request, name, compiler, work, product, facts(), seconds, start_ns)
+            entry = _publish(
+                cache, request, name, compiler, work, product, facts(), seconds, start_ns
+            )
     data = cache.entry(entry)
     if data is None:
         raise RuntimeError(f"the library {name!r} vanished from {cache.root} while it was built")
@@ -406,7 +408,7 @@ def _publish(
     private = str(work) + os.sep
     paths = [
         path
-        for path in dict.fromkeys(os.path.normpath(os.path.join(work, p)) for p in product.dependencies)
+        for path in dict.fromkeys(os.path.normpath(work / p) for p in product.dependencies)
         if not path.startswith((*own, private)) and "/precompiled/" not in path
     ]
     files = tuple(FileState.of(path) for path in paths)
@@ -456,7 +458,7 @@ def _shadowing(paths: Sequence[str], command: Sequence[str]) -> tuple[str, ...]:
         for position, folder in enumerate(folders):
             if path.startswith(folder + os.sep):
                 relative = os.path.relpath(path, folder)
-                absent += [os.path.join(earlier, relative) for earlier in folders[:position]]
+                absent += [str(Path(earlier, relative)) for earlier in folders[:position]]
                 break
     return tuple(absent)
 
@@ -466,17 +468,13 @@ def _shadowing(paths: Sequence[str], command: Sequence[str]) -> tuple[str, ...]:
 _remembered_rung: dict[tuple[str, tuple[str, ...]], str] = {}
 
 
-def _compile_unit(
-    unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Cache
-) -> Product:
+def _compile_unit(unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
     texts = _texts(unit)
     scans = (scan(unit.preamble), scan(unit.source.text), scan(unit.generated))
     check_exports(unit.exports, scans[1], scans[0], texts)
     traits = toolchain.traits(compiler, cache.root)
     objects = support.runtime_objects(cache, compiler)
-    memory = (unit.name, unit.cflags)
-    rung = "light" if needs_full_headers(scans) is None else "full"
-    rung = max(rung, _remembered_rung.get(memory, rung), key=_RUNGS.index)
+    rung = first_rung(unit, scans)
     commands: list[tuple[str, ...]] = []
     logs: list[str] = []
     while True:
@@ -491,22 +489,30 @@ def _compile_unit(
         following = _next_rung(rung, errors, done.output)
         if following is None:
             raise BuildError(
-                render(found, done.output), diagnostics=found, log="\n".join(logs), commands=commands
+                render(found, done.output),
+                diagnostics=found,
+                log="\n".join(logs),
+                commands=commands,
             )
         rung = following
-    if rung != "light":
-        _remembered_rung[memory] = rung
-    elif needs_full_headers(scans) is None:
-        _remembered_rung.pop(memory, None)
+    _remembered_rung[unit.name, unit.cflags] = rung
     return Product(
         library=_OUTPUT,
         commands=tuple(commands),
         diagnostics=found,
-        dependencies=tuple(parse_dependencies((work / _DEPENDENCIES).read_text("utf-8", "replace"))),
+        dependencies=tuple(
+            parse_dependencies((work / _DEPENDENCIES).read_text("utf-8", "replace"))
+        ),
         precompiled=headers.file_set if headers else None,
         rung=rung,
         log=logs[-1],
     )
+
+
+def first_rung(unit: Unit, scans: Sequence[Scan]) -> str:
+    """Return the set of headers to try first: what the words need, or what the last edit needed."""
+    rung = "light" if needs_full_headers(scans) is None else "full"
+    return max(rung, _remembered_rung.get((unit.name, unit.cflags), rung), key=_RUNGS.index)
 
 
 def _next_rung(rung: str, errors: Sequence[Diagnostic], output: str) -> str | None:
@@ -583,7 +589,7 @@ class _Attempt:
         return (
             *self.compile_flags(),
             *include,
-            *(("-iquote", os.getcwd()) if local else ()),
+            *(("-iquote", str(Path.cwd())) if local else ()),
             *(f"-I{path}" for path in unit.include_paths),
             *support.include_flags(),
             *diagnostic_flags(self.traits.kind),

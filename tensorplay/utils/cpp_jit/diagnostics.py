@@ -28,7 +28,9 @@ _FIX = re.compile(r'^fix-it:"(?P<file>(?:[^"\\]|\\.)*)":\{[\d:-]+\}:"(?P<text>(?
 _UNDEFINED = re.compile(r"undefined reference to [`'‘](?P<symbol>.+?)['’]\s*$")
 _UNDEFINED_LLD = re.compile(r"(?:ld\.lld|mold): error: undefined symbol: (?P<symbol>.+)$")
 _LINKER = re.compile(r"^(?:\S*/)?(?:ld|ld\.\w+|mold|collect2)(?:\.exe)?: (?:error: )?(?P<text>.+)$")
-_DRIVER = re.compile(r"^(?:\S*/)?(?:\S*g\+\+\S*|\S*clang\S*|cc1plus|c\+\+): (?:fatal )?error: (?P<text>.+)$")
+_DRIVER = re.compile(
+    r"^(?:\S*/)?(?:\S*g\+\+\S*|\S*clang\S*|cc1plus|c\+\+): (?:fatal )?error: (?P<text>.+)$"
+)
 _MAX_SHOWN = 10
 _MAX_LINE = 160
 
@@ -79,7 +81,9 @@ class Diagnostic:
             place += f":{self.line}"
             if self.column:
                 place += f":{self.column}"
-        text = f"{place}: {self.level}: {self.message}" if place else f"{self.level}: {self.message}"
+        text = (
+            f"{place}: {self.level}: {self.message}" if place else f"{self.level}: {self.message}"
+        )
         if self.source_line is not None:
             text += "\n" + _excerpt(self.source_line, self.column)
         return "\n".join((text, *(f"  note: {note}" for note in self.notes)))
@@ -187,12 +191,11 @@ def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
             required = None
             drafts.append(draft)
         elif found := _FIX.match(line):
-            if drafts and drafts[-1].fix is None and found["text"]:
-                drafts[-1].fix = found["text"].replace('\\"', '"').replace("\\\\", "\\")
-        elif draft_or_none := _from_linker(line, texts):
-            if all(draft_or_none.message != other.message for other in drafts):
-                drafts.append(draft_or_none)
+            _add_fix(drafts, found["text"])
+        else:
+            drafts += _from_linker(line, texts)
     rank = {"error": 0, "warning": 2, "note": 4}
+    drafts = list({(d.file, d.line, d.column, d.message): d for d in reversed(drafts)}.values())[::-1]
     drafts.sort(key=lambda d: rank[d.level] + (d.file != texts.own))
     return tuple(draft.finish(texts) for draft in drafts)
 
@@ -215,21 +218,27 @@ def _add_note(drafts: list[_Draft], note: _Draft) -> None:
     owner.notes.append(note.message if same else f"{note.file}:{note.line}: {note.message}")
 
 
-def _from_linker(line: str, texts: Texts) -> _Draft | None:
+def _add_fix(drafts: list[_Draft], text: str) -> None:
+    if drafts and drafts[-1].fix is None and text:
+        drafts[-1].fix = text.replace('\\"', '"').replace("\\\\", "\\")
+
+
+def _from_linker(line: str, texts: Texts) -> list[_Draft]:
+    """Return what a line of a linker or of the compiler's driver says, if it says anything."""
     if found := _UNDEFINED.search(line) or _UNDEFINED_LLD.search(line):
         symbol = found["symbol"]
         place = texts.find(re.sub(r"\(.*", "", symbol).split("::")[-1]) or (0, None)
         message = f"`{symbol}` is declared and used but not defined"
-        return _Draft(texts.own, place[0], place[1], "error", message)
+        return [_Draft(texts.own, place[0], place[1], "error", message)]
     if found := _LINKER.match(line):
         if found["text"].startswith(("ld returned", "error: ld returned", "warning:")):
-            return None
-        return _Draft("", 0, None, "error", f"linker: {found['text']}")
+            return []
+        return [_Draft("", 0, None, "error", f"linker: {found['text']}")]
     if found := _DRIVER.match(line):
         if "terminated" in found["text"]:  # explained from the exit status
-            return None
-        return _Draft("", 0, None, "error", found["text"])
-    return None
+            return []
+        return [_Draft("", 0, None, "error", found["text"])]
+    return []
 
 
 def render(diagnostics: Iterable[Diagnostic], log: str = "") -> str:

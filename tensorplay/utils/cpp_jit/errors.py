@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,9 @@ class BuildError(RuntimeError):
         self.commands = tuple(tuple(command) for command in commands)
 
 
-def no_compiler(looked_for: Sequence[str], where: Sequence[str], *, variable: str = "") -> Exception:
+def no_compiler(
+    looked_for: Sequence[str], where: Sequence[str], *, variable: str = ""
+) -> Exception:
     """Return the error for a machine without a C++ compiler.
 
     Parameters
@@ -62,9 +63,8 @@ def no_compiler(looked_for: Sequence[str], where: Sequence[str], *, variable: st
     names = ", ".join(looked_for)
     folders = ", ".join(where) if where else "no folder: PATH is empty"
     asked = f" (CXX={variable})" if variable else ""
-    found_ninja = "" if shutil.which("c++") is None else " A `c++` exists; set CXX to it."
     return MissingToolError(
-        f"no C++ compiler: expected one of {names}{asked}, found none in {folders}.{found_ninja}\n"
+        f"no C++ compiler: expected one of {names}{asked}, found none in {folders}.\n"
         "Install one and run the cell again:\n"
         "  conda: conda install -c conda-forge gxx\n"
         "  apt:   sudo apt-get install g++\n"

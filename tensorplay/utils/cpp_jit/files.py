@@ -58,16 +58,16 @@ def build_files(
     BuildError
         One of them does not compile, or they do not link.
     """
-    paths = tuple(os.path.abspath(path) for path in files)
+    paths = tuple(str(Path(path).absolute()) for path in files)
     for path in paths:
-        if not os.path.isfile(path):
+        if not Path(path).is_file():
             raise FileNotFoundError(f"[cpp_jit] library {name!r}: there is no file {path}")
     tree = _Tree(
         name,
         paths,
         tuple(extra_cflags or ()),
         tuple(extra_ldflags or ()),
-        tuple(os.path.abspath(path) for path in extra_include_paths or ()),
+        tuple(str(Path(path).absolute()) for path in extra_include_paths or ()),
     )
     native = any("native" in flag for flag in tree.cflags)
     request = digest(
@@ -89,9 +89,7 @@ def build_files(
     return find_or_build(name, request, cache, produce, lambda: facts)
 
 
-def _compile_tree(
-    tree: _Tree, work: Path, compiler: toolchain.Compiler, cache: Cache
-) -> Product:
+def _compile_tree(tree: _Tree, work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
     traits = toolchain.traits(compiler, cache.root)
     commands: list[tuple[str, ...]] = []
     logs: list[str] = []
@@ -123,7 +121,10 @@ def _compile_tree(
         found = parse(done.output, Texts(path, {}))
         if done.returncode:
             raise BuildError(
-                render(found, done.output), diagnostics=found, log="\n".join(logs), commands=commands
+                render(found, done.output),
+                diagnostics=found,
+                log="\n".join(logs),
+                commands=commands,
             )
         warnings += found
         dependencies += parse_dependencies((work / f"{number}.d").read_text("utf-8", "replace"))

@@ -65,7 +65,7 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<kernel {self.__module__}::{self.__name__}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - the class says it
         if kwargs or (self._parameters is not None and len(args) < len(self._parameters)):
             args = self._bind(args, kwargs)
         try:
@@ -123,8 +123,8 @@ class Kernel:
         """Call again with what refused to be exported replaced, where that is safe.
 
         The old DLPack form that the engine asks for cannot say "read-only", so NumPy refuses such
-        arrays. An argument that is known to be read only gets an alias; any other gets a copy that is
-        compared afterwards, so a kernel never writes to a read-only array unseen.
+        arrays. An argument that is known to be read only gets an alias; any other gets a copy that
+        is compared afterwards, so a kernel never writes to a read-only array unseen.
         """
         values = list(args)
         watched: list[tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []

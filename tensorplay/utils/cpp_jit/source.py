@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +21,20 @@ _LITERAL_OR_COMMENT = re.compile(
     r"|(?<![\w'])'(?:\\.|[^'\\\n])*'?",
     re.DOTALL,
 )
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:<(?P<angle>[^>\n]+)>|"(?P<quote>[^"\n]+)")', re.M)
-_NOT_FUNCTIONS = frozenset(
-    "if for while switch catch return sizeof alignof decltype noexcept static_assert alignas "
-    "typeid throw new delete requires __attribute__ defined operator".split()
+_INCLUDE = re.compile(
+    r'^[ \t]*#[ \t]*include[ \t]*(?:<(?P<angle>[^>\n]+)>|"(?P<quote>[^"\n]+)")', re.MULTILINE
 )
+_NOT_FUNCTION_NAMES = (
+    "if for while switch catch return sizeof alignof decltype noexcept static_assert alignas "
+    "typeid throw new delete requires __attribute__ defined operator"
+)
+_NOT_FUNCTIONS = frozenset(_NOT_FUNCTION_NAMES.split())
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 #: Names of ``tvm::ffi`` and of its macros that the light headers offer.
-_LIGHT_NAMES = frozenset({"Tensor", "TensorView", "Shape", "ShapeView", "IsContiguous", "GetDataSize"})
+_LIGHT_NAMES = frozenset(
+    {"Tensor", "TensorView", "Shape", "ShapeView", "IsContiguous", "GetDataSize"}
+)
 _COMPARISONS = ("", "_LT", "_GT", "_LE", "_GE", "_EQ", "_NE", "_NOTNULL")
 _LIGHT_MACROS = frozenset(
     {
@@ -50,55 +55,48 @@ _LIGHT_INCLUDES = frozenset({"tvm/ffi/c_api.h", "tvm/ffi/extra/c_env_api.h", "dl
 _ENGINE_NAME = re.compile(r"\btvm\s*::\s*ffi\s*::\s*(\w+)")
 _ENGINE_MACRO = re.compile(r"\bTVM_FFI_\w+")
 
-#: The engine's headers bring these in without being asked, and sources have come to rely on it.
-_HEADER_OF: Mapping[str, str] = {
-    **dict.fromkeys(("string", "to_string", "stod", "stoi", "stoll", "getline"), "string"),
-    **dict.fromkeys(("vector",), "vector"),
-    **dict.fromkeys(("array",), "array"),
-    **dict.fromkeys(("function", "hash", "less", "greater", "plus"), "functional"),
-    **dict.fromkeys(("unique_ptr", "shared_ptr", "make_unique", "make_shared"), "memory"),
-    **dict.fromkeys(("optional", "nullopt"), "optional"),
-    **dict.fromkeys(("tuple", "make_tuple", "tie", "get"), "tuple"),
-    **dict.fromkeys(("pair", "move", "forward", "swap", "exchange", "make_pair"), "utility"),
-    **dict.fromkeys(("numeric_limits",), "limits"),
-    **dict.fromkeys(("ostringstream", "stringstream", "istringstream"), "sstream"),
-    **dict.fromkeys(("cout", "cerr", "endl"), "iostream"),
-    **dict.fromkeys(("unordered_map",), "unordered_map"),
-    **dict.fromkeys(("map",), "map"),
-    **dict.fromkeys(("mutex", "lock_guard", "unique_lock"), "mutex"),
-    **dict.fromkeys(("atomic",), "atomic"),
-    **dict.fromkeys(("string_view",), "string_view"),
-    **dict.fromkeys(("variant",), "variant"),
-    **dict.fromkeys(
-        ("min", "max", "sort", "fill", "fill_n", "copy", "copy_n", "clamp", "minmax", "find", "any_of",
-         "all_of", "none_of", "reverse", "transform", "nth_element", "stable_sort", "lower_bound",
-         "upper_bound", "max_element", "min_element", "swap_ranges"), "algorithm"
-    ),
-    **dict.fromkeys(("accumulate", "iota", "inner_product", "partial_sum"), "numeric"),
-    **dict.fromkeys(
-        ("runtime_error", "logic_error", "invalid_argument", "out_of_range", "domain_error",
-         "length_error", "range_error", "overflow_error"), "stdexcept"
-    ),
-    **dict.fromkeys(("exception", "terminate", "current_exception", "exception_ptr"), "exception"),
-    **dict.fromkeys(("memcpy", "memset", "memmove", "memcmp", "strlen", "strcmp"), "cstring"),
-    **dict.fromkeys(("is_same_v", "is_same", "enable_if_t", "enable_if", "conditional_t", "decay_t",
-                     "is_integral_v", "is_floating_point_v", "remove_reference_t"), "type_traits"),
-    **dict.fromkeys(("printf", "fprintf", "snprintf", "puts"), "cstdio"),
-    **dict.fromkeys(("malloc", "free", "calloc", "realloc", "getenv", "abort"), "cstdlib"),
+#: Names by header. The engine's headers bring these in without being asked, and sources have come
+#: to rely on it.
+_NAMES_OF = {
+    "algorithm": "min max sort fill fill_n copy copy_n clamp minmax find find_if any_of all_of "
+    "none_of reverse transform nth_element stable_sort lower_bound upper_bound max_element "
+    "min_element swap_ranges",
+    "array": "array",
+    "atomic": "atomic",
+    "cstdio": "printf fprintf snprintf puts",
+    "cstdlib": "malloc free calloc realloc getenv abort",
+    "cstring": "memcpy memset memmove memcmp strlen strcmp",
+    "exception": "exception terminate current_exception exception_ptr rethrow_exception",
+    "functional": "function hash less greater plus",
+    "iostream": "cout cerr endl",
+    "limits": "numeric_limits",
+    "map": "map",
+    "memory": "unique_ptr shared_ptr make_unique make_shared",
+    "mutex": "mutex lock_guard unique_lock",
+    "numeric": "accumulate iota inner_product partial_sum",
+    "optional": "optional nullopt",
+    "sstream": "ostringstream stringstream istringstream",
+    "stdexcept": "runtime_error logic_error invalid_argument out_of_range domain_error "
+    "length_error range_error overflow_error",
+    "string": "string to_string stod stoi stoll getline",
+    "string_view": "string_view",
+    "tuple": "tuple make_tuple tie get",
+    "type_traits": "is_same_v is_same enable_if_t enable_if conditional_t decay_t is_integral_v "
+    "is_floating_point_v remove_reference_t",
+    "unordered_map": "unordered_map",
+    "utility": "pair move forward swap exchange make_pair",
+    "variant": "variant",
+    "vector": "vector",
 }
-_MATH = frozenset(
-    f"{name}{suffix}"
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p sqrt cbrt pow hypot sin cos tan asin acos atan atan2 "
-        "sinh cosh tanh asinh acosh atanh erf erfc tgamma lgamma ceil floor trunc round lround "
-        "nearbyint rint fmod remainder fma fmax fmin fdim copysign nan isnan isinf isfinite signbit "
-        "ldexp frexp modf fabs abs"
-    ).split()
-    for suffix in ("", "f", "l")
-)  # fmt: skip
-_GLOBAL_C = {
-    name: header for name, header in _HEADER_OF.items() if header in {"cstring", "cstdio", "cstdlib"}
-}
+_HEADER_OF = {name: header for header, names in _NAMES_OF.items() for name in names.split()}
+_GLOBAL_C = {n: h for n, h in _HEADER_OF.items() if h in {"cstring", "cstdio", "cstdlib"}}
+_MATH_NAMES = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt cbrt pow hypot sin cos tan asin acos atan atan2 sinh "
+    "cosh tanh asinh acosh atanh erf erfc tgamma lgamma ceil floor trunc round lround nearbyint "
+    "rint fmod remainder fma fmax fmin fdim copysign nan isnan isinf isfinite signbit ldexp frexp "
+    "modf fabs abs"
+)
+_MATH = frozenset(f"{name}{suffix}" for name in _MATH_NAMES.split() for suffix in ("", "f", "l"))
 _STD_NAME = re.compile(r"\bstd\s*::\s*(\w+)")
 
 
@@ -138,7 +136,7 @@ class Scan:
     @property
     def has_macros(self) -> bool:
         """Return whether the source defines macros, which can make names that are not seen."""
-        return re.search(r"^[ \t]*#[ \t]*define\b", self.code, re.M) is not None
+        return re.search(r"^[ \t]*#[ \t]*define\b", self.code, re.MULTILINE) is not None
 
     @property
     def stateful(self) -> bool:
@@ -172,8 +170,10 @@ def _has_global(flat: str) -> bool:
                 words = statement.split()
                 harmless = {"using", "typedef", "struct", "class", "enum", "union", "template"}
                 harmless |= {"static_assert", "extern", "const", "constexpr", "friend", "static"}
-                if words and words[0] not in harmless and (
-                    "=" in statement or "(" not in statement
+                if (
+                    words
+                    and words[0] not in harmless
+                    and ("=" in statement or "(" not in statement)
                 ):
                     return True
                 statement = ""
@@ -264,7 +264,9 @@ def _functions(code: str) -> tuple[Function, ...]:
     for position, character in enumerate(flat):
         if character == "{":
             head = flat[start:position]
-            transparent = re.search(r"\b(?:namespace[\w:\s]*|extern\s*\"\s*\"\s*)$", head) is not None
+            transparent = (
+                re.search(r"\b(?:namespace[\w:\s]*|extern\s*\"\s*\"\s*)$", head) is not None
+            )
             if depth == 0 and not transparent and (function := _function(flat, head, start)):
                 found.append(function)
             opened.append(transparent)
@@ -281,7 +283,7 @@ def _functions(code: str) -> tuple[Function, ...]:
 
 def _without_preprocessor(code: str) -> str:
     return re.sub(
-        r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: re.sub(r"[^\n]", " ", m[0]), code, flags=re.M
+        r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: re.sub(r"[^\n]", " ", m[0]), code, flags=re.MULTILINE
     )
 
 
@@ -300,7 +302,7 @@ def _function(flat: str, head: str, start: int) -> Function | None:
         return None
     if re.match(r"template\b", result):
         return None
-    result = re.sub(r"\[\[.*?\]\]|__attribute__\s*\(\(.*?\)\)", "", result, flags=re.S)
+    result = re.sub(r"\[\[.*?\]\]|__attribute__\s*\(\(.*?\)\)", "", result, flags=re.DOTALL)
     result = re.sub(r"\b(?:static|inline|extern|constexpr|noexcept)\b|\"\s*\"", "", result).strip()
     parameters = tuple(
         parameter
@@ -353,9 +355,13 @@ def _parameter(text: str) -> Parameter | None:
         return None
     declaration, _, default = text.partition("=")
     declaration = re.sub(r"\[\[.*?\]\]", "", declaration).strip()
-    found = re.search(r"^(?P<type>.*[\s*&>])(?P<name>[A-Za-z_]\w*)$", declaration, re.S)
+    found = re.search(r"^(?P<type>.*[\s*&>])(?P<name>[A-Za-z_]\w*)$", declaration, re.DOTALL)
     builtin = {"int", "long", "short", "char", "double", "float", "bool", "unsigned", "signed"}
-    if not found or found["name"] in builtin or found["type"].strip() in {"const", "struct", "enum"}:
+    if (
+        not found
+        or found["name"] in builtin
+        or found["type"].strip() in {"const", "struct", "enum"}
+    ):
         return Parameter("", " ".join(declaration.split()), default.strip() or None)
     return Parameter(found["name"], " ".join(found["type"].split()), default.strip() or None)
 

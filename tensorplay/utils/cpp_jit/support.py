@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import functools
 import json
-import os
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -71,7 +70,9 @@ class Precompiled:
 def include_flags() -> tuple[str, ...]:
     """Return the flags that find our headers and the engine's; they raise no warnings there."""
     return tuple(
-        flag for folder in (INCLUDE, *find_engine().include_paths) for flag in ("-isystem", str(folder))
+        flag
+        for folder in (INCLUDE, *find_engine().include_paths)
+        for flag in ("-isystem", str(folder))
     )
 
 
@@ -185,11 +186,13 @@ def _complete(folder: Path) -> dict[str, int] | None:
 # Precompiled headers
 
 
-def precompiled(cache: Cache, compiler: Compiler, kind: str, headers: Headers) -> Precompiled | None:
+def precompiled(
+    cache: Cache, compiler: Compiler, kind: str, headers: Headers
+) -> Precompiled | None:
     """Return a precompiled header that is ready, else start making it and return None.
 
-    Only g++ is served: its precompiled header is taken up through ``-include`` and silently replaced
-    by the text header where a flag differs, so a wrong one cannot be used.
+    Only g++ is served: it takes a precompiled header up through ``-include`` and falls back to the
+    text header where a flag differs, so a wrong one cannot be used.
     """
     if kind != "gcc":
         return None
@@ -287,7 +290,7 @@ def _make_precompiled(cache: Cache, compiler: Compiler, headers: Headers, key: s
                 return
             names = parse_dependencies((work / "deps.d").read_text("utf-8", "replace"))
             file_set = cache.add_file_set(
-                [FileState.of(name) for name in sorted(set(names)) if os.path.isabs(name)]
+                [FileState.of(name) for name in sorted(set(names)) if Path(name).is_absolute()]
             )
             sizes = {name: (work / name).stat().st_size for name in (_HEADER, output)}
             folder = cache.root / "precompiled" / key[:24]

@@ -110,8 +110,8 @@ def find_compiler() -> Compiler:
 
 
 def _which(name: str, path: str) -> str | None:
-    if os.path.dirname(name):
-        return os.path.abspath(name) if os.access(name, os.X_OK) else None
+    if os.sep in name:
+        return str(Path(name).absolute()) if os.access(name, os.X_OK) else None
     return shutil.which(name, path=path) if path else None
 
 
@@ -120,7 +120,7 @@ def _compiler(command: tuple[str, ...]) -> Compiler:
     for word in command:
         real = os.path.realpath(shutil.which(word) or word)
         with contextlib.suppress(OSError):
-            state = os.stat(real)
+            state = Path(real).stat()
             parts.append(f"{real}|{state.st_size}|{state.st_mtime_ns}")
             continue
         parts.append(word)
@@ -156,7 +156,7 @@ def run(compiler: Compiler, arguments: Sequence[str], cwd: Path) -> ToolResult:
         The compiler was ended by a signal.
     """
     command = (*compiler.command, *arguments)
-    folder = os.path.dirname(compiler.command[0])
+    folder = str(Path(compiler.command[0]).parent)
     environment = {
         **os.environ,
         "LC_ALL": "C",  # messages in the one language that is parsed
@@ -194,15 +194,13 @@ def _raise_if_killed(result: ToolResult) -> None:
             number = result.returncode - 128
     if not number:
         return
-    memory = " and out of memory is unlikely"
+    reason = ""
     if number == signal.SIGKILL:
-        memory = f", probably out of memory; peak use {_peak_memory()}; try -O1 or fewer jobs"
+        reason = f", probably out of memory; peak use {_peak_memory()}; try -O1 or fewer jobs"
     elif number in {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT}:
-        memory = ": it crashed; try another optimisation level or compiler version"
-    else:
-        memory = ""
+        reason = ": it crashed; try another optimisation level or compiler version"
     raise BuildError(
-        f"the compiler was killed (signal {number}){memory}",
+        f"the compiler was killed (signal {number}){reason}",
         log=result.output,
         commands=(result.command,),
     )
@@ -267,7 +265,7 @@ def _ask(compiler: Compiler) -> Traits:
 
 def _links(compiler: Compiler, work: Path, linker: str) -> bool:
     located = run(compiler, (f"-print-prog-name=ld.{linker}",), work).output.strip()
-    if not os.path.isabs(located) and shutil.which(f"ld.{linker}") is None:
+    if not Path(located).is_absolute() and shutil.which(f"ld.{linker}") is None:
         return False
     flags = ("-shared", "-fPIC", f"-fuse-ld={linker}", "-Wl,-z,defs", "-Wl,-Bsymbolic-functions")
     return run(compiler, (*flags, "probe.cpp", "-o", "probe.so"), work).returncode == 0
