@@ -205,7 +205,7 @@ class _CustomPrimitive(Primitive):
 
         outs_shape = [isinstance(o, list) for o in outs]
         lengths = [len(v) if kind == TENSOR_LIST else None
-                   for v, (_, kind, _) in zip(values, self._plan, strict=True)]  # fmt: skip
+                   for v, (_, kind, _) in zip(values, self.plan, strict=True)]  # fmt: skip
         return ctx, formula
 
     def _no_formula(self, *_: Any) -> Any:
@@ -269,7 +269,7 @@ class _CustomPrimitive(Primitive):
             return
         ctx, formula = self._context(values, outs)
         flat_inputs: list[Any] = []
-        for value, (_, kind, _) in zip(values, self._plan, strict=True):
+        for value, (_, kind, _) in zip(values, self.plan, strict=True):
             flat_inputs.extend(value if kind == TENSOR_LIST else [value])
         node = FunctionNode(_node_name(self.name), ctx, formula, flat_inputs)
         node.outputs = [spec_of(t) if t._dtype.is_differentiable else None for t in tensors]
@@ -294,7 +294,7 @@ class _CustomPrimitive(Primitive):
             raise NotImplementedError(message)
         tensors = list(_flatten(outs))
         tangents: list[Any] = []
-        for value, (_, kind, _) in zip(values, self._plan, strict=True):
+        for value, (_, kind, _) in zip(values, self.plan, strict=True):
             members = value if kind == TENSOR_LIST else [value]
             tangents.extend(t._tangent if isinstance(t, Tensor) else None for t in members)
         plain = [_requiring(v) for v in inner]

@@ -11,40 +11,27 @@ This is the only module that records nodes for operators.
 
 from __future__ import annotations
 
-import linecache
-from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorplay import _dtype
-from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
-from tensorplay.autograd import forward_ad, grad_mode
-from tensorplay.autograd.engine import run_backward
+from tensorplay.autograd import grad_mode
 from tensorplay.autograd.graph import FREED, Edge, Node, SavedTensor, edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.ops.arguments import SCALARS, converter, reject
-from tensorplay.ops.schema import DtypeName, FunctionSchema, parse_schema
+from tensorplay.ops.operator import OPERATORS, Composite, Operator, Sample
+from tensorplay.ops.quiet import restore, silence
+from tensorplay.ops.tangents import push_forward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["OPERATORS", "Composite", "Operator", "Primitive", "Sample", "Vjp", "zeros_like_spec"]
 
-OPERATORS: Final[dict[str, Operator]] = {}
-
 TENSOR, TENSOR_LIST, OTHER = range(3)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One call of an operator, for its tests: arguments, and the name of the situation."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    name: str = ""
 
 
 class Vjp:
@@ -74,185 +61,13 @@ def zeros_like_spec(spec: Spec) -> Tensor:
     return wrap(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
 
 
-class Operator:
-    """Schema, documentation, and the Python callables made from them."""
-
-    schema: FunctionSchema
-    doc: str
-    samples: Callable[[Any], Iterable[Sample]] | None
-
-    def __init__(
-        self,
-        schema: str,
-        doc: str,
-        *,
-        samples: Callable[[Any], Iterable[Sample]] | None = None,
-        method: bool = True,
-        function: bool = True,
-        dunders: Sequence[str] = (),
-        inplace: bool = False,
-        varargs: bool = False,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        self.schema = parse_schema(schema)
-        self.doc = doc
-        self.samples = samples
-        self.name = self.schema.name
-        self.varargs = varargs
-        self.inplace = inplace
-        self.public_function = function
-        self.public_method = method
-        self.dunders = tuple(dunders)
-        self.aliases = tuple(aliases)
-        self._defaults = {
-            a.name: getattr(_dtype, a.default.name) if isinstance(a.default, DtypeName) else a.default
-            for a in self.schema.arguments
-            if a.has_default
-        }
-        self.function = self._make_function(self.name, varargs=False)
-        if self.schema.namespace is None:
-            self._publish()
-
-    def apply(self, args: tuple[Any, ...]) -> Any:
-        """Run the operator on a complete tuple of arguments in the order of the schema."""
-        raise NotImplementedError
-
-    def apply_inplace(self, args: tuple[Any, ...]) -> Tensor:
-        """Run the operator and write the result into the first argument."""
-        raise NotImplementedError
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.schema}>"
-
-    # --- the callables ----------------------------------------------------------------------
-
-    def parameters(self, *, first: str | None = None, varargs: bool = False) -> str:
-        """Return the Python parameter list, the first parameter renamed to `first` if given."""
-        parts: list[str] = []
-        starred = False
-        for number, argument in enumerate(self.schema.arguments):
-            name = first if number == 0 and first is not None else argument.name
-            if varargs and argument.type.is_list and not argument.type.is_tensor and not starred:
-                parts.append(f"*{name}")
-                starred = True
-                continue
-            if argument.kwarg_only and not starred:
-                parts.append("*")
-                starred = True
-            default = self._defaults.get(argument.name, parts) if argument.has_default else parts
-            parts.append(name if default is parts else f"{name}={default!r}")
-        return ", ".join(parts)
-
-    def _make_function(self, name: str, *, varargs: bool, method: bool = False) -> Any:
-        """Compile a function with the signature of the schema that calls the operator."""
-        first = "self" if method else None
-        parameters = self.parameters(first=first, varargs=varargs)
-        names = [a.name for a in self.schema.arguments]
-        if method:
-            names[0] = "self"
-        spread = ""
-        if varargs:
-            star = parameters.split("*")[1].split(",")[0]
-            spread = (
-                f"    if len({star}) == 1 and not isinstance({star}[0], int):\n"
-                f"        {star} = {star}[0]\n"
-            )
-        values = ", ".join(names) + ("," if names else "")
-        call = "apply_inplace" if name.endswith("_") and not name.startswith("_") else "apply"
-        source = f"def {name}({parameters}):\n{spread}    return _operator.{call}(({values}))\n"
-        filename = f"<tensorplay operator {name}>"
-        namespace: dict[str, Any] = {"_operator": self}
-        for key, value in self._defaults.items():  # defaults without a literal, such as dtypes
-            if isinstance(value, _dtype.dtype):
-                namespace["tensorplay"] = _dtype
-                namespace[key] = value
-        exec(compile(source, filename, "exec"), namespace)  # noqa: S102 - text made from the schema
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        made = namespace[name]
-        made.__doc__ = self._docstring(name)
-        made.__module__ = "tensorplay"
-        made.__qualname__ = f"Tensor.{name}" if method else name
-        made.operator = self
-        return made
-
-    def _docstring(self, name: str) -> str:
-        twin = f"In-place form of `{self.name}`: " if name == f"{self.name}_" else ""
-        return f"{twin}{self.doc}\n\nSchema: ``{self.schema}``\n"
-
-    def _publish(self) -> None:
-        if self.name in OPERATORS:
-            message = f"operator {self.name} is defined twice"
-            raise RuntimeError(message)
-        OPERATORS[self.name] = self
-        if self.public_method:
-            method = self._make_function(self.name, varargs=self.varargs, method=True)
-            for name in (self.name, *self.aliases):
-                attach(name, method)
-            if self.inplace:
-                attach(f"{self.name}_", self._make_function(f"{self.name}_", varargs=False, method=True))
-        for name in self.dunders:
-            attach(name, self._make_dunder(name))
-
-    def _make_dunder(self, name: str) -> Any:
-        """Return a Python special method: reflected, in place, or plain."""
-        rest = tuple(self._defaults.get(a.name) for a in self.schema.arguments[2:])
-        unary = len(self.schema.arguments) == 1
-        operand = (Tensor, np.ndarray, *SCALARS)
-        if unary:
-
-            def special(self_: Tensor) -> Any:
-                return self.apply((self_,))
-
-        elif name.startswith("__r") and name not in {"__rshift__"}:
-
-            def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
-                if not isinstance(other, operand):
-                    return NotImplemented
-                return self.apply((other, self_, *rest))
-
-        elif name.startswith("__i") and name not in {"__invert__"}:
-
-            def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
-                if not isinstance(other, operand):
-                    return NotImplemented
-                return self.apply_inplace((self_, other, *rest))
-
-        else:
-
-            def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
-                if not isinstance(other, operand):
-                    return NotImplemented
-                return self.apply((self_, other, *rest))
-
-        special.__name__ = name
-        special.__qualname__ = f"Tensor.{name}"
-        return special
+def bare_spec(tensor: Tensor) -> Spec:
+    """Return shape and type of `tensor`; formulas never ask for strides."""
+    return _make_spec(Spec, (tensor._array.shape, tensor._dtype, None))
 
 
-class Composite(Operator):
-    """An operator written in terms of others: it is differentiated and traced through its body."""
-
-    def __init__(self, schema: str, doc: str, body: Callable[..., Any], **options: Any) -> None:
-        self.body = body
-        super().__init__(schema, doc, **options)
-        self._converters = [
-            None if a.type.is_tensor else converter(self.name, a) for a in self.schema.arguments
-        ]
-
-    def apply(self, args: tuple[Any, ...]) -> Any:
-        """Run the body."""
-        return self.body(
-            *[v if c is None else c(v) for v, c in zip(args, self._converters, strict=True)]
-        )
-
-    def apply_inplace(self, args: tuple[Any, ...]) -> Tensor:
-        """Run the body and copy the result into the first argument."""
-        target: Tensor = args[0]
-        result: Tensor = target.copy_(self.apply(args))
-        return result
+# Spec(...) goes through Python code; a node makes several.
+_make_spec: Any = tuple.__new__
 
 
 class Primitive(Operator):
@@ -305,11 +120,13 @@ class Primitive(Operator):
         self.check_first = check_first
         super().__init__(schema, doc, **options)
         arguments = self.schema.arguments
-        self._plan: list[tuple[int, int, Any]] = [
+        self.plan: list[tuple[int, int, Any]] = [
             (i, TENSOR_LIST if a.type.is_list else TENSOR, a) if a.type.is_tensor
             else (i, OTHER, converter(self.schema.qualname, a))
             for i, a in enumerate(arguments)
         ]  # fmt: skip
+        self.names = tuple(a.name for a in arguments)
+        self._saves: dict[tuple[bool, ...], tuple[tuple[str, ...], bool]] = {}
         self.view = bool(self.schema.returns) and any(
             r.alias is not None and not r.alias.is_write for r in self.schema.returns
         )
@@ -327,7 +144,7 @@ class Primitive(Operator):
         if record and grad_mode.state.enabled:
             self._record(values, out if type(out) is tuple else (out,))
         if dual:
-            self._push_forward(values, out if type(out) is tuple else (out,))
+            push_forward(self, values, out if type(out) is tuple else (out,))
         return out
 
     def _prepare(self, args: tuple[Any, ...]) -> tuple[list[Any], list[Any], bool, bool, bool]:
@@ -335,7 +152,7 @@ class Primitive(Operator):
         values = list(args)
         arrays = list(args)
         record = dual = meta = False
-        for i, kind, extra in self._plan:
+        for i, kind, extra in self.plan:
             value = args[i]
             if kind == OTHER:
                 values[i] = arrays[i] = extra(value)
@@ -343,21 +160,29 @@ class Primitive(Operator):
             if kind == TENSOR_LIST:
                 value = values[i] = self._tensor_list(extra, value)
                 arrays[i] = [None if t is None else t._array for t in value]
-                members = [t for t in value if t is not None]
-            else:
+                for tensor in value:
+                    if tensor is not None:
+                        if tensor._base is not None:
+                            tensor._synchronise()
+                        record = record or tensor._requires_grad
+                        dual = dual or tensor._tangent is not None
+                        meta = meta or type(tensor._array) is MetaArray
+                continue
+            if not isinstance(value, Tensor):
+                value = values[i] = self._operand(extra, value)
                 if not isinstance(value, Tensor):
-                    value = values[i] = self._operand(extra, value)
-                    if not isinstance(value, Tensor):
-                        arrays[i] = value
-                        continue
-                arrays[i] = value._array
-                members = (value,)  # type: ignore[assignment]  # a tuple is cheaper here
-            for tensor in members:
-                if tensor._base is not None:
-                    tensor._synchronise()
-                record = record or tensor._requires_grad
-                dual = dual or tensor._tangent is not None
-                meta = meta or type(tensor._array) is MetaArray
+                    arrays[i] = value
+                    continue
+            # Written out, not looped over: this is the path of every small operation.
+            arrays[i] = array = value._array
+            if value._base is not None:
+                value._synchronise()
+            if value._requires_grad:
+                record = True
+            if value._tangent is not None:
+                dual = True
+            if type(array) is MetaArray:
+                meta = True
         return values, arrays, record, dual, meta
 
     def _operand(self, argument: Any, value: Any) -> Any:
@@ -386,13 +211,13 @@ class Primitive(Operator):
             return list(value)
         reject(self.schema.qualname, argument.name, kind, value)
 
-    def _specs(self, values: list[Any]) -> list[Any]:
+    def specs(self, values: list[Any]) -> list[Any]:
         """Return the arguments with shape and type in place of each tensor."""
         return [
             spec_of(v) if isinstance(v, Tensor)
             else [None if t is None else spec_of(t) for t in v] if kind == TENSOR_LIST
             else v
-            for v, (_, kind, _) in zip(values, self._plan, strict=True)
+            for v, (_, kind, _) in zip(values, self.plan, strict=True)
         ]  # fmt: skip
 
     def _run(self, values: list[Any], arrays: list[Any], *, meta: bool) -> Any:
@@ -400,14 +225,16 @@ class Primitive(Operator):
         if meta:
             return self._run_meta(values)
         if self.check_first:
-            self.rule(*self._specs(values))
+            self.rule(*self.specs(values))
+        token = silence()  # infinities and NaN are results, not warnings
         try:
-            with np.errstate(all="ignore"):  # infinities and NaN are results, not warnings
-                result = self.impl(*arrays)
+            result = self.impl(*arrays)
         except ValueError:
             if not self.check_first:
-                self.rule(*self._specs(values))  # words the error about shapes, if it is one
+                self.rule(*self.specs(values))  # words the error about shapes, if it is one
             raise
+        finally:
+            restore(token)
         if type(result) is tuple:
             outs = tuple(wrap(np.asarray(r)) for r in result)
             if self.view:
@@ -428,7 +255,7 @@ class Primitive(Operator):
                         "and cpu. Write x.to('meta')."
                     )
                     raise ValueError(message)
-        result = self.rule(*self._specs(values))
+        result = self.rule(*self.specs(values))
         if isinstance(result, Spec):
             return wrap(MetaArray(result), result.dtype)
         return tuple(wrap(MetaArray(r), r.dtype) for r in result)
@@ -486,237 +313,103 @@ class Primitive(Operator):
         record = record and grad_mode.state.enabled and target._dtype.is_differentiable
         node = self._node(values) if record and self.vjp is not None else None
         if dual:
-            self._push_forward(values, (out,))
+            push_forward(self, values, (out,))
         if not meta:
             np.copyto(target._array, out._array, casting="unsafe")
         target._bump_version()
         if node is not None:
-            node.outputs = (spec_of(target),)
-            node.save(self, values, (target,), late=True)
+            node.outputs = (bare_spec(target),)
+            node.save_results((target,))
             rebase_history(target, node)
         target._tangent = out._tangent
         return target
 
     # --- reverse mode -----------------------------------------------------------------------
 
+    def saves(self, wanted: tuple[bool, ...]) -> tuple[tuple[str, ...], bool]:
+        """Return which arguments to save, and whether the results too, for the wanted inputs."""
+        found = self._saves.get(wanted)
+        if found is None:
+            names: list[str] = []
+            for name, want in zip(self.names, wanted, strict=True):
+                rule = (self.vjp or {}).get(name)
+                if want and rule is not None:
+                    names.extend(n for n in rule.saves if n not in names)
+            found = self._saves[wanted] = (tuple(n for n in names if n != "out"), "out" in names)
+        return found
+
     def _node(self, values: list[Any]) -> PrimitiveNode:
         """Return a node that has saved the arguments its formulas will read."""
         edges: list[Edge | None] = []
-        for i, kind, _ in self._plan:
+        wanted = [False] * len(values)
+        for i, kind, _ in self.plan:
             if kind == TENSOR:
                 value = values[i]
-                edges.append(edge_of(value) if isinstance(value, Tensor) else None)
+                edge = edge_of(value) if isinstance(value, Tensor) else None
+                wanted[i] = edge is not None
+                edges.append(edge)
             elif kind == TENSOR_LIST:
-                edges.extend(None if t is None else edge_of(t) for t in values[i])
-        node = PrimitiveNode(self, edges, values)
-        node.save(self, values, (), late=False)
-        return node
+                found = [None if t is None else edge_of(t) for t in values[i]]
+                wanted[i] = any(e is not None for e in found)
+                edges.extend(found)
+        return PrimitiveNode(self, edges, values, tuple(wanted))
 
     def _record(self, values: list[Any], outs: tuple[Tensor, ...]) -> None:
         if self.vjp is None or not any(out._dtype.is_differentiable for out in outs):
             return
         node = self._node(values)
-        if not any(e is not None for e in node.edges):
-            return
-        node.outputs = [
-            spec_of(out) if out._dtype.is_differentiable else None for out in outs
-        ]
+        outputs: list[Spec | None] = []
         for number, out in enumerate(outs):
-            if node.outputs[number] is not None:
+            if out._dtype.is_differentiable:
+                outputs.append(bare_spec(out))
                 out._grad_fn, out._output_nr, out._requires_grad = node, number, True
-        node.save(self, values, outs, late=True)
-
-    # --- forward mode -----------------------------------------------------------------------
-
-    def _push_forward(self, values: list[Any], outs: tuple[Tensor, ...]) -> None:
-        if self.vjp is None:
-            return
-        tangents = self._tangents(values, outs)
-        for out, tangent in zip(outs, tangents, strict=True):
-            if tangent is not None and out._dtype.is_differentiable:
-                forward_ad.set_tangent(out, tangent, self.name)
-
-    def _tangents(self, values: list[Any], outs: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        names = [a.name for a in self.schema.arguments]
-        plain = [_without_tangent(v) for v in values]
-        clean = tuple(_without_tangent(out) for out in outs)
-        arguments = dict(zip(names, plain, strict=True))
-        tangent = {name: _tangent(v) for name, v in zip(names, values, strict=True)}
-        saved = SimpleNamespace(
-            **arguments,
-            out=clean if len(outs) > 1 else clean[0],
-            specs=dict(zip(names, self._specs(values), strict=True)),
-            out_specs=[spec_of(out) for out in outs],
-        )
-        if callable(self.jvp):
-            result = self.jvp(SimpleNamespace(**tangent), saved)
-            return result if isinstance(result, (tuple, list)) else (result,)
-        if self.jvp == "linear":
-            zeros = [
-                _tangent_or_zero(v, t, differentiable=name in (self.vjp or ()))
-                for name, v, t in zip(names, plain, tangent.values(), strict=True)
-            ]
-            result = self.apply(tuple(zeros))
-            return result if isinstance(result, tuple) else (result,)
-        terms: list[Tensor] = []
-        if self.jvp == "bilinear":
-            for name, t in tangent.items():
-                if t is not None:
-                    terms.append(self.apply(tuple({**arguments, name: t}.values())))
-        elif self.jvp == "elementwise":
-            for name, t in tangent.items():
-                rule = (self.vjp or {}).get(name)
-                if t is not None and rule is not None:
-                    terms.append(_conjugate(rule.formula(_conjugate(t), saved)))
-        else:
-            return self._tangents_by_vjp(plain, tangent, clean)
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term
-        return (total if total.shape == outs[0].shape else total.expand(outs[0].shape),)
-
-    def _tangents_by_vjp(
-        self, plain: list[Any], tangent: dict[str, Any], outs: tuple[Tensor, ...]
-    ) -> Sequence[Tensor | None]:
-        """Differentiate the vjp, which is linear in the cotangent u: d/du <vjp(u), t> = jvp(t)."""
-        recording = grad_mode.state.enabled
-        with grad_mode.enable_grad():
-            node = PrimitiveNode(self, (), plain)
-            node.save(self, plain, outs, late=False)
-            node.save(self, plain, outs, late=True)
-            node.outputs = [spec_of(out) for out in outs]
-            cotangents = [zeros_like_spec(spec_of(out)).requires_grad_()
-                          if out._dtype.is_differentiable else None for out in outs]  # fmt: skip
-            flat: list[Tensor | None] = []
-            for t in tangent.values():
-                flat.extend(t if isinstance(t, list) else [t])
-            slots = node.slots()
-            needed = [t is not None for t, slot in zip(flat, _flat_slots(plain, self._plan), strict=True) if slot]
-            gradients = node.apply(list(cotangents), needed)
-        wanted = [t for t, slot in zip(flat, _flat_slots(plain, self._plan), strict=True) if slot]
-        assert len(wanted) == slots
-        roots = []
-        for gradient, t in zip(gradients, wanted, strict=True):
-            edge = None if gradient is None else edge_of(gradient)
-            if edge is not None and t is not None:
-                roots.append((edge, t))
-        sources = [c for c in cotangents if c is not None]
-        edges = [edge_of(c) for c in sources]
-        results = iter(
-            run_backward(
-                roots,
-                retain_graph=False,
-                create_graph=recording,
-                inputs=[e for e in edges if e is not None],
-                accumulate=False,
-            )
-        )
-        return [None if c is None else next(results) for c in cotangents]
-
-
-def _flat_slots(values: list[Any], plan: list[tuple[int, int, Any]]) -> list[bool]:
-    """Tell for each flattened argument whether it is a tensor slot, as edges count them."""
-    flat: list[bool] = []
-    for i, kind, _ in plan:
-        flat.extend([True] * len(values[i]) if kind == TENSOR_LIST else [kind == TENSOR])
-    return flat
-
-
-def _without_tangent(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_tangent(v) for v in value]
-    if isinstance(value, Tensor) and value._tangent is not None:
-        twin = object.__new__(Tensor)
-        twin.__dict__.update(value.__dict__)
-        twin._tangent = None
-        return twin
-    return value
-
-
-def _conjugate(value: Any) -> Any:
-    return value.conj() if value._dtype.is_complex else value
-
-
-def _tangent(value: Any) -> Any:
-    if isinstance(value, list):
-        found = [_tangent(v) for v in value]
-        return found if any(t is not None for t in found) else [None] * len(found)
-    return value._tangent if isinstance(value, Tensor) else None
-
-
-def _tangent_or_zero(value: Any, tangent: Any, *, differentiable: bool) -> Any:
-    if not differentiable:
-        return value
-    if isinstance(value, list):
-        return [
-            _tangent_or_zero(v, t, differentiable=True)
-            for v, t in zip(value, tangent, strict=True)
-        ]
-    if tangent is not None:
-        return tangent
-    if isinstance(value, Tensor):
-        return zeros_like_spec(spec_of(value))
-    return None if value is None else type(value)(0)
+            else:
+                outputs.append(None)
+        node.outputs = outputs
+        node.save_results(outs)
 
 
 class PrimitiveNode(Node):
     """Node of a primitive: runs the formulas of the inputs that need a gradient, and only those."""
 
-    __slots__ = ("_freed", "_saved", "_specs", "_values", "primitive")
+    __slots__ = ("_freed", "_saved", "_specs", "_values", "_wanted", "primitive")
 
     def __init__(
-        self, primitive: Primitive, edges: Sequence[Edge | None], values: list[Any]
+        self,
+        primitive: Primitive,
+        edges: Sequence[Edge | None],
+        values: list[Any],
+        wanted: tuple[bool, ...],
     ) -> None:
         super().__init__(edges)
         self.primitive = primitive
-        self._saved: dict[str, Any] = {}
+        self._wanted = wanted
         self._freed = False
-        self._specs = primitive._specs(values)
-        # Numbers that stand for tensors are kept as they are; tensors only if a formula reads them.
-        self._values = [
-            None if isinstance(v, (Tensor, list)) else v for v in values
-        ]
+        # Shapes and types of all tensors; the tensors only where a formula reads them. Numbers
+        # that stand for tensors are kept as they are.
+        self._specs = [
+            bare_spec(v) if isinstance(v, Tensor) else [bare_spec(t) for t in v]
+            if type(v) is list else v
+            for v in values
+        ]  # fmt: skip
+        self._values = [None if isinstance(v, (Tensor, list)) else v for v in values]
+        self._saved: dict[str, Any] = {}
+        for name in primitive.saves(wanted)[0]:
+            value = values[primitive.schema.index_of(name)]
+            self._saved[name] = (
+                SavedTensor(value) if isinstance(value, Tensor)
+                else [None if t is None else SavedTensor(t) for t in value]
+                if isinstance(value, list) else value
+            )  # fmt: skip
 
-    def slots(self) -> int:
-        """Return how many tensors the operator took."""
-        return sum(
-            len(spec) if kind == TENSOR_LIST else kind == TENSOR
-            for spec, (_, kind, _) in zip(self._specs, self.primitive._plan, strict=True)
-        )
-
-    def save(
-        self, primitive: Primitive, values: list[Any], outs: tuple[Tensor, ...], *, late: bool
-    ) -> None:
-        """Save what the formulas read: the arguments early, the results late."""
-        rules = primitive.vjp or {}
-        position = 0
-        for i, kind, argument in primitive._plan:
-            if kind == OTHER:
-                continue
-            count = len(values[i]) if kind == TENSOR_LIST else 1
-            wanted = not self.edges or any(
-                e is not None for e in self.edges[position : position + count]
-            )
-            position += count
-            rule = rules.get(argument.name)
-            if not wanted or rule is None:
-                continue
-            for name in rule.saves:
-                if name in self._saved or late != (name == "out"):
-                    continue
-                if name == "out":
-                    kept = [SavedTensor(out, number) for number, out in enumerate(outs)]
-                    self._saved[name] = kept if len(outs) > 1 else kept[0]
-                else:
-                    value = values[primitive.schema.index_of(name)]
-                    self._saved[name] = (
-                        [None if t is None else SavedTensor(t) for t in value]
-                        if isinstance(value, list)
-                        else SavedTensor(value) if isinstance(value, Tensor) else value
-                    )  # fmt: skip
+    def save_results(self, outs: tuple[Tensor, ...]) -> None:
+        """Save the results, if a formula reads them."""
+        if self.primitive.saves(self._wanted)[1]:
+            kept = [SavedTensor(out, number) for number, out in enumerate(outs)]
+            self._saved["out"] = kept if len(outs) > 1 else kept[0]
 
     def name(self) -> str:
-        """Return the name shown to people: ``MatmulBackward`` for matmul."""
+        """Return the name shown to people: ``LogSoftmaxBackward`` for log_softmax."""
         words = self.primitive.name.strip("_").split("_")
         return "".join(word[:1].upper() + word[1:] for word in words) + "Backward"
 
@@ -732,25 +425,20 @@ class PrimitiveNode(Node):
         if self._freed:
             raise RuntimeError(FREED)
         primitive = self.primitive
-        names = [a.name for a in primitive.schema.arguments]
-        saved = SimpleNamespace(
-            **{
-                **dict(zip(names, self._values, strict=True)),
-                **{name: self._unpack(value) for name, value in self._saved.items()},
-            },
-            specs=dict(zip(names, self._specs, strict=True)),
-            out_specs=self.outputs,
-        )
-        if len(self.outputs) == 1:
-            grad: Any = grads[0]
-        else:
-            grad = [
-                zeros_like_spec(spec) if g is None and spec is not None else g
-                for g, spec in zip(grads, self.outputs, strict=True)
-            ]
+        saved = SimpleNamespace()
+        attributes = saved.__dict__
+        attributes.update(zip(primitive.names, self._values, strict=True))
+        for name, value in self._saved.items():
+            attributes[name] = self._unpack(value)
+        saved.specs = dict(zip(primitive.names, self._specs, strict=True))
+        saved.out_specs = self.outputs
+        grad: Any = grads[0] if len(self.outputs) == 1 else [
+            zeros_like_spec(spec) if g is None and spec is not None else g
+            for g, spec in zip(grads, self.outputs, strict=True)
+        ]  # fmt: skip
         results: list[Tensor | None] = []
         rules = primitive.vjp or {}
-        for i, kind, argument in primitive._plan:
+        for i, kind, argument in primitive.plan:
             if kind == OTHER:
                 continue
             rule = rules.get(argument.name)

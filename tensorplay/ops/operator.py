@@ -1,0 +1,212 @@
+"""What every operator has: schema, documentation, samples, and the callables made from them."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tensorplay import _dtype
+from tensorplay._methods import attach
+from tensorplay._tensor import Tensor
+from tensorplay.ops.arguments import SCALARS, converter
+from tensorplay.ops.schema import DtypeName, FunctionSchema, parse_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["OPERATORS", "Composite", "Operator", "Sample"]
+
+OPERATORS: Final[dict[str, Operator]] = {}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call of an operator, for its tests: arguments, and the name of the situation."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+
+class Operator:
+    """Schema, documentation, and the Python callables made from them."""
+
+    schema: FunctionSchema
+    doc: str
+    samples: Callable[[Any], Iterable[Sample]] | None
+
+    def __init__(
+        self,
+        schema: str,
+        doc: str,
+        *,
+        samples: Callable[[Any], Iterable[Sample]] | None = None,
+        method: bool = True,
+        function: bool = True,
+        dunders: Sequence[str] = (),
+        inplace: bool = False,
+        varargs: bool = False,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        self.schema = parse_schema(schema)
+        self.doc = doc
+        self.samples = samples
+        self.name = self.schema.name
+        self.varargs = varargs
+        self.inplace = inplace
+        self.public_function = function
+        self.public_method = method
+        self.dunders = tuple(dunders)
+        self.aliases = tuple(aliases)
+        self._defaults = {
+            a.name: getattr(_dtype, a.default.name) if isinstance(a.default, DtypeName) else a.default
+            for a in self.schema.arguments
+            if a.has_default
+        }
+        self.function = self._make_function(self.name, varargs=False)
+        if self.schema.namespace is None:
+            self._publish()
+
+    def apply(self, args: tuple[Any, ...]) -> Any:
+        """Run the operator on a complete tuple of arguments in the order of the schema."""
+        raise NotImplementedError
+
+    def apply_inplace(self, args: tuple[Any, ...]) -> Tensor:
+        """Run the operator and write the result into the first argument."""
+        raise NotImplementedError
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.schema}>"
+
+    # --- the callables ----------------------------------------------------------------------
+
+    def parameters(self, *, first: str | None = None, varargs: bool = False) -> str:
+        """Return the Python parameter list, the first parameter renamed to `first` if given."""
+        parts: list[str] = []
+        starred = False
+        for number, argument in enumerate(self.schema.arguments):
+            name = first if number == 0 and first is not None else argument.name
+            if varargs and argument.type.is_list and not argument.type.is_tensor and not starred:
+                parts.append(f"*{name}")
+                starred = True
+                continue
+            if argument.kwarg_only and not starred:
+                parts.append("*")
+                starred = True
+            default = self._defaults.get(argument.name, parts) if argument.has_default else parts
+            parts.append(name if default is parts else f"{name}={default!r}")
+        return ", ".join(parts)
+
+    def _make_function(self, name: str, *, varargs: bool, method: bool = False) -> Any:
+        """Compile a function with the signature of the schema that calls the operator."""
+        first = "self" if method else None
+        parameters = self.parameters(first=first, varargs=varargs)
+        names = [a.name for a in self.schema.arguments]
+        if method:
+            names[0] = "self"
+        spread = ""
+        if varargs:
+            star = parameters.split("*")[1].split(",")[0]
+            spread = (
+                f"    if len({star}) == 1 and not isinstance({star}[0], int):\n"
+                f"        {star} = {star}[0]\n"
+            )
+        values = ", ".join(names) + ("," if names else "")
+        call = "apply_inplace" if name.endswith("_") and not name.startswith("_") else "apply"
+        source = f"def {name}({parameters}):\n{spread}    return _operator.{call}(({values}))\n"
+        filename = f"<tensorplay operator {name}>"
+        namespace: dict[str, Any] = {"_operator": self}
+        for key, value in self._defaults.items():  # defaults without a literal, such as dtypes
+            if isinstance(value, _dtype.dtype):
+                namespace["tensorplay"] = _dtype
+                namespace[key] = value
+        exec(compile(source, filename, "exec"), namespace)  # noqa: S102 - text made from the schema
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        made = namespace[name]
+        made.__doc__ = self._docstring(name)
+        made.__module__ = "tensorplay"
+        made.__qualname__ = f"Tensor.{name}" if method else name
+        made.operator = self
+        return made
+
+    def _docstring(self, name: str) -> str:
+        twin = f"In-place form of `{self.name}`: " if name == f"{self.name}_" else ""
+        return f"{twin}{self.doc}\n\nSchema: ``{self.schema}``\n"
+
+    def _publish(self) -> None:
+        if self.name in OPERATORS:
+            message = f"operator {self.name} is defined twice"
+            raise RuntimeError(message)
+        OPERATORS[self.name] = self
+        if self.public_method:
+            method = self._make_function(self.name, varargs=self.varargs, method=True)
+            for name in (self.name, *self.aliases):
+                attach(name, method)
+            if self.inplace:
+                attach(f"{self.name}_", self._make_function(f"{self.name}_", varargs=False, method=True))
+        for name in self.dunders:
+            attach(name, self._make_dunder(name))
+
+    def _make_dunder(self, name: str) -> Any:
+        """Return a Python special method: reflected, in place, or plain."""
+        rest = tuple(self._defaults.get(a.name) for a in self.schema.arguments[2:])
+        unary = len(self.schema.arguments) == 1
+        operand = (Tensor, np.ndarray, *SCALARS)
+        if unary:
+
+            def special(self_: Tensor) -> Any:
+                return self.apply((self_,))
+
+        elif name.startswith("__r") and name not in {"__rshift__"}:
+
+            def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
+                if not isinstance(other, operand):
+                    return NotImplemented
+                return self.apply((other, self_, *rest))
+
+        elif name.startswith("__i") and name not in {"__invert__"}:
+
+            def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
+                if not isinstance(other, operand):
+                    return NotImplemented
+                return self.apply_inplace((self_, other, *rest))
+
+        else:
+
+            def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
+                if not isinstance(other, operand):
+                    return NotImplemented
+                return self.apply((self_, other, *rest))
+
+        special.__name__ = name
+        special.__qualname__ = f"Tensor.{name}"
+        return special
+
+
+class Composite(Operator):
+    """An operator written in terms of others: it is differentiated and traced through its body."""
+
+    def __init__(self, schema: str, doc: str, body: Callable[..., Any], **options: Any) -> None:
+        self.body = body
+        super().__init__(schema, doc, **options)
+        self._converters = [
+            None if a.type.is_tensor else converter(self.name, a) for a in self.schema.arguments
+        ]
+
+    def apply(self, args: tuple[Any, ...]) -> Any:
+        """Run the body."""
+        return self.body(
+            *[v if c is None else c(v) for v, c in zip(args, self._converters, strict=True)]
+        )
+
+    def apply_inplace(self, args: tuple[Any, ...]) -> Tensor:
+        """Run the body and copy the result into the first argument."""
+        target: Tensor = args[0]
+        result: Tensor = target.copy_(self.apply(args))
+        return result
