@@ -300,7 +300,9 @@ class _Parser:
 
     def argument(self, number: int, *, kwarg_only: bool) -> Argument:
         type_, alias = self.type()
-        name = self.advance() if self.kind == "word" else f"arg{number}"
+        # Two numbers are words that may name an argument, as in nan_to_num(…, float? nan=0.0).
+        named = self.kind == "word" or self.token in {"nan", "inf"}
+        name = self.advance() if named else f"arg{number}"
         default = self.default(type_) if self.take("=") else NO_DEFAULT
         return Argument(name, type_, default, kwarg_only, alias)
 

@@ -1,0 +1,124 @@
+"""Activations: the nonlinear functions of neural networks that act on each element."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tensorplay import _dtype
+from tensorplay._dtype import dtype
+from tensorplay.ops import _erf
+from tensorplay.ops.elementwise import conj_of, unary
+from tensorplay.ops.primitive import Sample, Vjp
+
+__all__ = ["gelu", "relu", "sigmoid", "silu", "softplus"]
+
+
+def _sigmoid(x: Any) -> Any:
+    one = x.dtype.type(1)
+    if x.dtype.kind == "c":
+        return one / (one + np.exp(-x))
+    # exp of a negative number cannot overflow; both branches share it.
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, one, e) / (one + e)
+
+
+sigmoid = unary(
+    "sigmoid(Tensor input) -> Tensor",
+    "Logistic function ``1 / (1 + exp(-input))``.",
+    _sigmoid,
+    vjp=Vjp(lambda g, s: g * conj_of(s.out * (1 - s.out)), "out"),
+)
+
+
+def _no_bool(name: str, d: dtype) -> None:
+    if d is _dtype.bool_:
+        message = f"[{name}] argument 'input': expected numbers, got a bool tensor."
+        raise TypeError(message)
+
+
+relu = unary(
+    "relu(Tensor input) -> Tensor",
+    "Positive part ``max(input, 0)``; gradient zero at zero.",
+    lambda x: np.maximum(x, x.dtype.type(0)),
+    vjp=Vjp(lambda g, s: g.masked_fill(s.out <= 0, 0), "out"),
+    to_float=False,
+    real_only=True,
+    kinks=(0.0,),
+    check=_no_bool,
+)
+
+silu = unary(
+    "silu(Tensor input) -> Tensor",
+    "``input * sigmoid(input)``.",
+    lambda x: x * _sigmoid(x),
+    vjp=Vjp(lambda g, s: g * conj_of(_silu_slope(s.input, s.input.sigmoid())), "input"),
+)
+
+
+def _silu_slope(x: Any, sigmoid: Any) -> Any:
+    return sigmoid * (x * (1 - sigmoid) + 1)
+
+
+softplus = unary(
+    "softplus(Tensor input, float beta=1.0, float threshold=20.0) -> Tensor",
+    "``log(1 + exp(beta * input)) / beta``; `input` itself where ``beta * input > threshold``.",
+    lambda x, beta, threshold: np.where(
+        x * beta > threshold, x, np.logaddexp(x * beta, x.dtype.type(0)) / x.dtype.type(beta)
+    ),
+    vjp=Vjp(
+        lambda g, s: g.where(
+            s.input * s.beta > s.threshold, g * (s.input * s.beta).sigmoid()
+        ),
+        "input",
+    ),
+    real_only=True,
+    samples=lambda make: [
+        Sample((make(2, 3),), name="default"),
+        Sample((make(4), 2.5), name="beta"),
+        Sample((make(6, avoid=(0.5,)), 2.0, 1.0), name="threshold"),
+    ],
+)
+
+_ROOT_HALF = math.sqrt(0.5)
+_DENSITY = 1 / math.sqrt(2 * math.pi)
+_TANH_SCALE, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
+
+
+def _gelu(x: Any, approximate: str) -> Any:
+    if approximate == "tanh":
+        inner = _TANH_SCALE * (x + _TANH_CUBIC * x * x * x)
+        return 0.5 * x * (1 + np.tanh(inner))
+    if approximate != "none":
+        message = (
+            f"[gelu] argument 'approximate': expected 'none' or 'tanh', got {approximate!r}."
+        )
+        raise ValueError(message)
+    # Φ(x) by the complement, which keeps the small values left of zero.
+    return x * (0.5 * _erf.erfc(x * -_ROOT_HALF)).astype(x.dtype)
+
+
+def _gelu_grad(g: Any, s: Any) -> Any:
+    x = s.input
+    if s.approximate == "none":
+        normal = (x * -_ROOT_HALF).erfc() * 0.5
+        return g * (normal + x * (x * x * -0.5).exp() * _DENSITY)
+    squared = x * x
+    t = ((squared * _TANH_CUBIC + 1) * x * _TANH_SCALE).tanh()
+    slope = (squared * (3 * _TANH_CUBIC) + 1) * _TANH_SCALE
+    return g * 0.5 * (t + 1 + x * (1 - t * t) * slope)
+
+
+gelu = unary(
+    "gelu(Tensor input, *, str approximate='none') -> Tensor",
+    "``input * Φ(input)``, Φ the normal distribution; ``approximate='tanh'`` avoids erf.",
+    _gelu,
+    vjp=Vjp(_gelu_grad, "input"),
+    real_only=True,
+    samples=lambda make: [
+        Sample((make(2, 3),), name="exact"),
+        Sample((make(3),), {"approximate": "tanh"}, name="tanh"),
+    ],
+)

@@ -1,0 +1,715 @@
+"""Reductions: sums, products, extremes, statistics, and running sums and products.
+
+`dim` is a dimension, several, or None for all; `keepdim` keeps the reduced dimensions with size 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensorplay import _dtype
+from tensorplay._dtype import dtype
+from tensorplay._tensor import Spec, Tensor
+from tensorplay.ops.elementwise import conj_of, no_gradient
+from tensorplay.ops.piecewise import maximum, minimum
+from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
+
+__all__ = ["ValuesIndices", "amax", "axes_of", "axis_of", "mean", "sum"]
+
+# --- dimensions -----------------------------------------------------------------------------------
+
+
+def axis_of(where: str, dim: int, ndim: int) -> int:
+    """Return `dim`, which may count from the end, as a number from 0 on.
+
+    Raises
+    ------
+    IndexError
+        There is no such dimension.
+    """
+    size = ndim or 1  # a 0-d tensor answers to dimension 0
+    if not -size <= dim < size:
+        message = (
+            f"[{where}] argument 'dim': Dimension out of range "
+            f"(expected to be in range of [{-size}, {size - 1}], but got {dim})."
+        )
+        raise IndexError(message)
+    return dim % size
+
+
+def axes_of(where: str, dim: Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """Return the dimensions to reduce: those of `dim`, or all if it is None or empty.
+
+    Raises
+    ------
+    IndexError
+        There is no such dimension.
+    RuntimeError
+        A dimension is named twice.
+    """
+    if not dim:
+        return tuple(range(ndim))
+    axes = tuple([axis_of(where, d, ndim) for d in dim])
+    if len(set(axes)) != len(axes):
+        message = f"[{where}] argument 'dim': a dimension appears multiple times in {list(dim)}."
+        raise RuntimeError(message)
+    return axes if ndim else ()
+
+
+def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], *, keepdim: bool) -> tuple[int, ...]:
+    if keepdim:
+        return tuple([1 if i in axes else n for i, n in enumerate(shape)])
+    return tuple([n for i, n in enumerate(shape) if i not in axes])
+
+
+def _count(x: Any, axes: tuple[int, ...]) -> int:
+    return math.prod([x.shape[i] for i in axes])
+
+
+def _kept(g: Any, s: Any) -> Any:
+    """Give a result, or its gradient, the reduced dimensions back, with size 1."""
+    x = s.specs["input"]
+    axes = axes_of("", s.dim, x.ndim)
+    return g if s.keepdim or not axes else g.reshape(_reduced(x.shape, axes, keepdim=True))
+
+
+def _spread(g: Any, s: Any) -> Any:
+    """Broadcast the gradient of a reduced tensor to the shape before the reduction."""
+    return _kept(g, s).expand(s.specs["input"].shape)
+
+
+def reduction(
+    schema: str,
+    doc: str,
+    function: Callable[..., Any],
+    *,
+    out: Callable[..., dtype],
+    vjp: Vjp | None = None,
+    jvp: Any = None,
+    nonempty: bool = False,
+    samples: Callable[[Any], Iterable[Sample]] | None = None,
+    **options: Any,
+) -> Primitive:
+    """Define a reduction with the arguments `input`, `dim`, `keepdim`, then others.
+
+    Parameters
+    ----------
+    function
+        ``function(array, axes, keepdim, *others)``.
+    out
+        ``out(name, type, *others)`` returns the type of the result and refuses types.
+    nonempty
+        Whether there is no result of no elements.
+    """
+    name = schema.partition("(")[0]
+
+    def check(x: Any, dim: Any, axes: tuple[int, ...]) -> None:
+        if 0 in x.shape and _count(x, axes) == 0:
+            asked = "input.numel() == 0" if not dim else f"a shape of {list(x.shape)}"
+            message = (
+                f"[{name}] Expected reduction dim to be specified for {asked} and to have "
+                "non-zero size: there is no result of no elements."
+            )
+            raise (IndexError if dim else RuntimeError)(message)
+
+    def impl(x: Any, dim: Any, keepdim: bool, *rest: Any) -> Any:
+        axes = axes_of(name, dim, x.ndim)
+        if nonempty:
+            check(x, dim, axes)
+        result = out(name, _dtype.from_numpy_dtype(x.dtype), *rest).numpy
+        y = function(x, axes, keepdim, *rest)
+        return y if y.dtype == result else y.astype(result)
+
+    def rule(x: Spec, dim: Any, keepdim: bool, *rest: Any) -> Spec:
+        axes = axes_of(name, dim, x.ndim)
+        if nonempty:
+            check(x, dim, axes)
+        return Spec(_reduced(x.shape, axes, keepdim=keepdim), out(name, x.dtype, *rest))
+
+    def usual(make: Any) -> Iterable[Sample]:
+        yield Sample((make(2, 3),), name="all")
+        yield Sample((make(),), name="0-d")
+        yield Sample((make(2, 3, 4), 1), name="one")
+        yield Sample((make(2, 3, 4), (0, -1), True), name="two kept")
+        yield Sample((make(4, 3).t(), (1,)), {"keepdim": True}, name="transposed")
+        if not nonempty:
+            yield Sample((make(0, 3), 0), name="empty")
+
+    return Primitive(
+        schema,
+        doc,
+        impl,
+        rule=rule,
+        vjp=None if vjp is None else {"input": vjp},
+        jvp=jvp,
+        check_first=False,
+        samples=usual if samples is None else samples,
+        **options,
+    )
+
+
+# --- types of results -----------------------------------------------------------------------------
+
+
+def _sum_type(name: str, d: dtype, requested: dtype | None = None) -> dtype:
+    return requested or (_dtype.int64 if d.kind <= _dtype.INTEGER else d)
+
+
+def _floating_type(name: str, d: dtype, *rest: Any) -> dtype:
+    requested = rest[0] if rest and isinstance(rest[0], _dtype.dtype) else None
+    d = requested or d
+    if not d.is_differentiable:
+        message = (
+            f"[{name}] argument 'input': expected a floating point or complex dtype, got {d!r}. "
+            "Write x.float() first."
+        )
+        raise RuntimeError(message)
+    return d
+
+
+def _real_of_floating(name: str, d: dtype, *rest: Any) -> dtype:
+    return _floating_type(name, d).to_real()
+
+
+def _ordered(name: str, d: dtype) -> dtype:
+    if d.is_complex:
+        message = f"[{name}] argument 'input': expected a real tensor, got {d!r}: no order."
+        raise TypeError(message)
+    return d
+
+
+def _bool(name: str, d: dtype) -> dtype:
+    return _dtype.bool_
+
+
+def _int64(name: str, d: dtype) -> dtype:
+    return _dtype.int64
+
+
+def _working(x: Any, requested: dtype | None = None) -> Any:
+    """Return the type to add up in: half precision gathers too much error in its own."""
+    if requested is not None:
+        return requested.numpy
+    if x.dtype.itemsize == 2 and x.dtype.kind in "fV":
+        return np.dtype(np.float32)
+    return np.dtype(np.int64) if x.dtype.kind in "biu" else x.dtype
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+sum = reduction(  # noqa: A001 - the field's name
+    "sum(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    "Sum; of integers and bools in int64.",
+    lambda x, axes, keepdim, d: np.add.reduce(
+        x, axis=axes, keepdims=keepdim, dtype=_working(x, d)
+    ),
+    out=_sum_type,
+    vjp=Vjp(_spread),
+    jvp="linear",
+)
+
+mean = reduction(
+    "mean(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    "Arithmetic mean; NaN of no elements.",
+    lambda x, axes, keepdim, d: np.true_divide(
+        np.add.reduce(x, axis=axes, keepdims=keepdim, dtype=_working(x, d)), _count(x, axes)
+    ),
+    out=_floating_type,
+    vjp=Vjp(lambda g, s: _spread(g / _reduced_count(s), s)),
+    jvp="linear",
+)
+
+
+def _reduced_count(s: Any) -> int:
+    x = s.specs["input"]
+    return max(_count(x, axes_of("", s.dim, x.ndim)), 1)  # no element waits for 0/0
+
+
+def _sum_to_size_rule(x: Spec, size: tuple[int, ...]) -> Spec:
+    lead = x.ndim - len(size)
+    if lead < 0 or any(b not in (1, a) for a, b in zip(x.shape[lead:], size, strict=True)):
+        message = (
+            f"[sum_to_size] argument 'size': size {list(size)} is not expandable to size "
+            f"{list(x.shape)}."
+        )
+        raise RuntimeError(message)
+    return Spec(size, x.dtype)
+
+
+def _sum_to_size(x: Any, size: tuple[int, ...]) -> Any:
+    lead = x.ndim - len(size)
+    axes = tuple([i for i, n in enumerate(x.shape) if i < lead or size[i - lead] != n])
+    if not axes:
+        return x.copy()
+    y = np.add.reduce(x, axis=axes, keepdims=True, dtype=_working(x) if x.itemsize == 2 else None)
+    return y.astype(x.dtype, copy=False).reshape(size)
+
+
+sum_to_size = Primitive(
+    "sum_to_size(Tensor input, int[] size) -> Tensor",
+    "Sum over the dimensions that broadcasting from `size` would add or stretch.",
+    _sum_to_size,
+    rule=_sum_to_size_rule,
+    vjp={"input": Vjp(lambda g, s: g.expand(s.specs["input"].shape))},
+    jvp="linear",
+    varargs=True,
+    samples=lambda make: [
+        Sample((make(2, 3), (3,)), name="lead"),
+        Sample((make(4, 2, 3), (2, 1)), name="both"),
+        Sample((make(2, 3), (2, 3)), name="same"),
+        Sample((make(2, 3), ()), name="0-d"),
+    ],
+)
+
+# --- products -------------------------------------------------------------------------------------
+
+
+def _products_of_others(x: Any, g: Any) -> Any:
+    """Return for each element along the last dimension g times the product of all the others.
+
+    A tree of pairs: the product that a pair's other half contributes is passed down. Divides by
+    nothing, so that zeros need no care, in derivatives of every order.
+    """
+    from tensorplay.ops import OPERATORS
+
+    cat = OPERATORS["cat"].apply
+    levels = []
+    while x.shape[-1] > 1:
+        n = x.shape[-1]
+        half = n // 2
+        a, b, rest = x.narrow(-1, 0, half), x.narrow(-1, half, half), n - 2 * half
+        levels.append((a, b, rest))
+        x = a * b if not rest else cat(([a * b, x.narrow(-1, n - 1, 1)], -1))
+    for a, b, rest in reversed(levels):
+        half = a.shape[-1]
+        above = g.narrow(-1, 0, half)
+        parts = [above * conj_of(b), above * conj_of(a)]
+        g = cat(([*parts, g.narrow(-1, half, 1)] if rest else parts, -1))
+    return g
+
+
+def _prod_grad(g: Any, s: Any) -> Any:
+    x = s.input
+    axes = axes_of("", s.dim, x.ndim)
+    if not axes:
+        return g
+    if 0 in x.shape:
+        return no_gradient.formula(x, s)
+    order = [*[i for i in range(x.ndim) if i not in axes], *axes]
+    kept = [x.shape[i] for i in order[: x.ndim - len(axes)]]
+    if s.dtype is not None:
+        x = x.to(s.dtype)
+    moved = x.permute(order)
+    flat = _products_of_others(moved.reshape([*kept, -1]), g.reshape([*kept, 1]))
+    back = [order.index(i) for i in range(x.ndim)]
+    return flat.reshape(list(moved.shape)).permute(back)
+
+
+prod = reduction(
+    "prod(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    "Product; of integers and bools in int64.",
+    lambda x, axes, keepdim, d: np.multiply.reduce(
+        x, axis=axes, keepdims=keepdim, dtype=_working(x, d)
+    ),
+    out=_sum_type,
+    vjp=Vjp(_prod_grad, "input"),
+)
+
+# --- extremes -------------------------------------------------------------------------------------
+
+
+def _ties_grad(g: Any, s: Any) -> Any:
+    """Share the gradient evenly among the elements equal to the extreme."""
+    ties = s.input == _kept(s.out, s)
+    return ties * (_kept(g, s) / ties.sum(s.dim, keepdim=True).to(g.dtype))
+
+
+amax = reduction(
+    "amax(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
+    "Largest element; NaN if there is one. Equal ones share the gradient.",
+    lambda x, axes, keepdim: np.maximum.reduce(x, axis=axes, keepdims=keepdim),
+    out=_ordered,
+    vjp=Vjp(_ties_grad, "input", "out"),
+    nonempty=True,
+)
+
+amin = reduction(
+    "amin(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
+    "Smallest element; NaN if there is one. Equal ones share the gradient.",
+    lambda x, axes, keepdim: np.minimum.reduce(x, axis=axes, keepdims=keepdim),
+    out=_ordered,
+    vjp=Vjp(_ties_grad, "input", "out"),
+    nonempty=True,
+)
+
+
+class ValuesIndices(NamedTuple):
+    """Elements found along a dimension, and where they were."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _one_axis(name: str, x: Any, dim: int | None) -> tuple[int, ...]:
+    axes = axes_of(name, None if dim is None else (dim,), x.ndim)
+    if 0 in x.shape and _count(x, axes) == 0:
+        message = (
+            f"[{name}] Expected reduction dim to be specified for input.numel() == 0 and to have "
+            f"non-zero size, got dim={dim} for a shape of {list(x.shape)}."
+        )
+        raise IndexError(message)
+    return axes
+
+
+def _arg_extreme(name: str, doc: str, function: Callable[..., Any]) -> Primitive:
+    def impl(x: Any, dim: int | None, keepdim: bool) -> Any:
+        axes = _one_axis(name, x, dim)
+        y = function(x, axis=axes[0] if dim is not None and axes else None)
+        return np.reshape(y, _reduced(x.shape, axes, keepdim=keepdim))
+
+    def rule(x: Spec, dim: int | None, keepdim: bool) -> Spec:
+        _ordered(name, x.dtype)
+        shape = _reduced(x.shape, _one_axis(name, x, dim), keepdim=keepdim)
+        return Spec(shape, _dtype.int64)
+
+    return Primitive(
+        f"{name}(Tensor input, int? dim=None, bool keepdim=False) -> Tensor",
+        doc,
+        impl,
+        rule=rule,
+        samples=lambda make: [
+            Sample((make(2, 3),), name="all"),
+            Sample((make(2, 3), -1, True), name="kept"),
+            Sample((make(),), {"dim": 0}, name="0-d"),
+        ],
+    )
+
+
+argmax = _arg_extreme("argmax", "Where the largest element is; the first of equal ones.", np.argmax)
+argmin = _arg_extreme(
+    "argmin", "Where the smallest element is; the first of equal ones.", np.argmin
+)
+
+
+def _extreme(name: str, word: str, arg: Callable[..., Any], whole: Primitive, pair: Primitive) -> Any:
+    def impl(x: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
+        axes = _one_axis(name, x, dim)
+        if not axes:
+            return x.copy(), np.zeros((), np.int64)
+        indices = np.expand_dims(arg(x, axis=axes[0]), axes[0])
+        values = np.take_along_axis(x, indices, axes[0])
+        if keepdim:
+            return values, indices
+        return values.squeeze(axes[0]), indices.squeeze(axes[0])
+
+    def rule(x: Spec, dim: int, keepdim: bool) -> tuple[Spec, Spec]:
+        _ordered(name, x.dtype)
+        shape = _reduced(x.shape, _one_axis(name, x, dim), keepdim=keepdim)
+        return Spec(shape, x.dtype), Spec(shape, _dtype.int64)
+
+    def vjp(g: Any, s: Any) -> Any:
+        x = s.specs["input"]
+        if not x.ndim:
+            return g[0]
+        axis = axis_of(name, s.dim, x.ndim)
+        value, where = g[0], s.out[1]
+        if not s.keepdim:
+            value, where = value.unsqueeze(axis), where.unsqueeze(axis)
+        return value.new_zeros(x.shape).scatter(axis, where, value)
+
+    along = Primitive(
+        f"_{name}_along(Tensor input, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+        f"{word} elements along a dimension, and where they are.",
+        impl,
+        rule=rule,
+        vjp={"input": Vjp(vjp, "out")},
+        function=False,
+        method=False,
+        samples=lambda make: [
+            Sample((make(2, 3), 1), name="last"),
+            Sample((make(2, 3, 2), 1, True), name="kept"),
+            Sample((make(), 0), name="0-d"),
+        ],
+    )
+
+    class Extreme(Composite):
+        """Of all elements; along a dimension, with indices; or of two tensors."""
+
+        def apply(self, args: tuple[Any, ...]) -> Any:
+            if isinstance(args[1], Tensor):
+                return pair.apply(args[:2])
+            return super().apply(args)
+
+    return Extreme(
+        f"{name}(Tensor input, int? dim=None, bool keepdim=False) -> Tensor",
+        f"{word} element; with `dim`, a named tuple (values, indices); with a tensor in its place, "
+        f"`{pair.name}`.",
+        lambda x, dim, keepdim: (
+            whole.apply((x, None, False))
+            if dim is None
+            else ValuesIndices(*along.apply((x, dim, keepdim)))
+        ),
+        samples=lambda make: [
+            Sample((make(2, 3),), name="all"),
+            Sample((make(2, 3), 1), name="dim"),
+            Sample((make(2, 3), make(3)), name="pair"),
+        ],
+    )
+
+
+max = _extreme("max", "Largest", np.argmax, amax, maximum)  # noqa: A001 - the field's name
+min = _extreme("min", "Smallest", np.argmin, amin, minimum)  # noqa: A001
+
+# --- truth ----------------------------------------------------------------------------------------
+
+any = reduction(  # noqa: A001 - the field's name
+    "any(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
+    "Whether some element is nonzero.",
+    lambda x, axes, keepdim: np.any(x, axis=axes, keepdims=keepdim),
+    out=_bool,
+)
+
+all = reduction(  # noqa: A001 - the field's name
+    "all(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
+    "Whether all elements are nonzero.",
+    lambda x, axes, keepdim: np.all(x, axis=axes, keepdims=keepdim),
+    out=_bool,
+)
+
+count_nonzero = reduction(
+    "count_nonzero(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
+    "Number of nonzero elements.",
+    lambda x, axes, keepdim: np.asarray(np.count_nonzero(x, axis=axes, keepdims=keepdim)),
+    out=_int64,
+)
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def _centred(x: Any, s: Any) -> Any:
+    return x - x.mean(s.dim, keepdim=True)
+
+
+def _variance(x: Any, axes: tuple[int, ...], keepdim: bool, correction: Any) -> Any:
+    work = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+    n = _count(x, axes)
+    centre = np.add.reduce(work, axis=axes, keepdims=True) / work.real.dtype.type(n)
+    d = work - centre
+    square = d.real**2 + d.imag**2 if d.dtype.kind == "c" else d * d
+    return np.add.reduce(square, axis=axes, keepdims=keepdim) / square.dtype.type(
+        n - correction if n > correction else 0
+    )
+
+
+def _freedom(s: Any) -> float:
+    x = s.specs["input"]
+    free = float(_count(x, axes_of("", s.dim, x.ndim)) - s.correction)
+    return free if free > 0 else 0.0
+
+
+def _by_freedom(value: Any, s: Any) -> Any:
+    free = _freedom(s)
+    return value / free if free else value * math.nan
+
+
+_SPREAD_SAMPLES = [
+    ((2, 3), (), {}, "all"),
+    ((2, 3, 4), (1,), {"keepdim": True}, "one kept"),
+    ((3, 4), ((0, 1),), {"correction": 0}, "population"),
+]
+
+
+def _spread_samples(make: Any) -> Iterable[Sample]:
+    for shape, rest, options, name in _SPREAD_SAMPLES:
+        yield Sample((make(*shape), *rest), options, name)
+
+
+var = reduction(
+    "var(Tensor input, int[1]? dim=None, *, bool keepdim=False, Scalar correction=1) -> Tensor",
+    "Variance: squared distances from the mean, summed, over ``n - correction``.",
+    _variance,
+    out=_real_of_floating,
+    vjp=Vjp(lambda g, s: _by_freedom(_kept(g, s) * _centred(s.input, s) * 2, s), "input"),
+    samples=_spread_samples,
+)
+
+std = reduction(
+    "std(Tensor input, int[1]? dim=None, *, bool keepdim=False, Scalar correction=1) -> Tensor",
+    "Standard deviation, the root of `var`; gradient zero where it is zero.",
+    lambda *args: np.sqrt(_variance(*args)),
+    out=_real_of_floating,
+    vjp=Vjp(
+        lambda g, s: _by_freedom(
+            _kept((g / s.out).masked_fill(s.out == 0, 0), s) * _centred(s.input, s), s
+        ),
+        "input",
+        "out",
+    ),
+    samples=_spread_samples,
+)
+
+
+def _logsumexp(x: Any, axes: tuple[int, ...], keepdim: bool) -> Any:
+    if x.dtype.kind in "biu":
+        x = x.astype(_dtype.get_default_dtype().numpy)
+    work = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+    top = np.maximum.reduce(work, axis=axes, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, work.dtype.type(0))
+    total = np.add.reduce(np.exp(work - top), axis=axes, keepdims=True)
+    result = np.log(total) + top
+    return result if keepdim else np.reshape(result, _reduced(x.shape, axes, keepdim=False))
+
+
+logsumexp = reduction(
+    "logsumexp(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
+    "``log(sum(exp(input)))`` without overflow.",
+    _logsumexp,
+    out=lambda name, d: (
+        _ordered(name, d) if d.is_differentiable else _dtype.get_default_dtype()
+    ),
+    vjp=Vjp(
+        lambda g, s: _kept(g, s)
+        * (s.input - _kept(s.out.masked_fill(s.out == -math.inf, 0), s)).exp(),
+        "input",
+        "out",
+    ),
+)
+
+
+def _norm(x: Any, p: Any, dim: Any, keepdim: bool) -> Any:
+    axes = axes_of("norm", dim, x.ndim)
+    options: dict[str, Any] = {"axis": axes, "keepdims": keepdim}
+    _real_of_floating("norm", _dtype.from_numpy_dtype(x.dtype))
+    size = np.abs(x.astype(np.float32) if x.dtype.itemsize == 2 else x)
+    if p == 0:
+        y = np.add.reduce(size != 0, **options)
+    elif p in (math.inf, -math.inf):
+        reduce = np.maximum if p > 0 else np.minimum
+        y = reduce.reduce(size, **options)
+    elif p == 2:
+        y = np.sqrt(np.add.reduce(size * size, **options))
+    else:
+        y = np.add.reduce(size**p, **options) ** size.dtype.type(1 / p)
+    return y.astype(x.real.dtype)
+
+
+def _norm_rule(x: Spec, p: Any, dim: Any, keepdim: bool) -> Spec:
+    axes = axes_of("norm", dim, x.ndim)
+    return Spec(_reduced(x.shape, axes, keepdim=keepdim), _real_of_floating("norm", x.dtype))
+
+
+def _norm_grad(g: Any, s: Any) -> Any:
+    x, p, out, g = s.input, s.p, _kept(s.out, s), _kept(g, s)
+    if p == 0:
+        return no_gradient.formula(x, s)
+    if p in (math.inf, -math.inf):
+        ties = x.abs() == out
+        return x.sgn() * (ties * (g / ties.sum(s.dim, keepdim=True).to(g.dtype)))
+    if p == 2:
+        return (x * (g / out)).masked_fill(out == 0, 0)
+    if p == 1:
+        return x.sgn() * g
+    slope = x.abs() ** (p - 1) * (g / out ** (p - 1))
+    return x.sgn() * slope.masked_fill((out == 0) | (x == 0), 0)
+
+
+norm = Primitive(
+    "norm(Tensor input, Scalar p=2, int[1]? dim=None, bool keepdim=False) -> Tensor",
+    "``sum(abs(input) ** p) ** (1 / p)``; also p = 0 (count of nonzero elements) and ±inf.",
+    _norm,
+    rule=_norm_rule,
+    vjp={"input": Vjp(_norm_grad, "input", "out")},
+    check_first=False,
+    samples=lambda make: [
+        Sample((make(2, 3),), name="all"),
+        Sample((make(2, 3, 2, avoid=(0.0,)), 1, (0, 2)), name="1"),
+        Sample((make(2, 3, avoid=(0.0,)), 3, 1, True), name="3"),
+        Sample((make(5, avoid=(0.0,)), math.inf), name="inf"),
+        Sample((make(5, avoid=(0.0,)), -math.inf), name="-inf"),
+        Sample((make(5, avoid=(0.0,)), 0), name="0"),
+        Sample((make(2, 3, dtype=_dtype.complex128),), name="complex"),
+    ],
+)
+
+# --- running sums and products --------------------------------------------------------------------
+
+
+def _running(
+    name: str, doc: str, function: np.ufunc, vjp: Vjp, *, jvp: Any = None
+) -> Primitive:
+    def impl(x: Any, dim: int, requested: dtype | None) -> Any:
+        axis = axis_of(name, dim, x.ndim)
+        result = _sum_type(name, _dtype.from_numpy_dtype(x.dtype), requested).numpy
+        if not x.ndim:
+            return x.astype(result)
+        y = function.accumulate(x, axis=axis, dtype=_working(x, requested))
+        return y.astype(result, copy=False)
+
+    def rule(x: Spec, dim: int, requested: dtype | None) -> Spec:
+        axis_of(name, dim, x.ndim)
+        return Spec(x.shape, _sum_type(name, x.dtype, requested))
+
+    return Primitive(
+        f"{name}(Tensor input, int dim, *, ScalarType? dtype=None) -> Tensor",
+        doc,
+        impl,
+        rule=rule,
+        vjp={"input": vjp},
+        jvp=jvp,
+        check_first=False,
+        inplace=True,
+        samples=lambda make: [
+            Sample((make(5), 0), name="vector"),
+            Sample((make(2, 5, 2), 1), name="middle"),
+            Sample((make(), 0), name="0-d"),
+        ],
+    )
+
+
+def _shifted(x: Any, steps: int, dim: int, fill: float) -> Any:
+    """Return `x` moved `steps` places to higher indices along `dim`, `fill` in the gap."""
+    from tensorplay.ops import OPERATORS
+
+    gap = x.narrow(dim, 0, steps).detach() * 0 + fill
+    return OPERATORS["cat"].apply(([gap, x.narrow(dim, 0, x.shape[dim] - steps)], dim))
+
+
+def _cumprod_grad(g: Any, s: Any) -> Any:
+    """Gradient without a division, so that zeros need no care.
+
+    The result y_i has the derivative (x_1 … x_{k-1}) (x_{k+1} … x_i) for x_k, i ≥ k. The sum over
+    i of g_i times the second bracket obeys S_k = g_k + x_{k+1} S_{k+1}, which is solved in log n
+    steps by doubling.
+    """
+    x, dim = s.input, s.dim
+    if not x.ndim or not x.shape[dim]:
+        return g
+    n = x.shape[dim]
+    total, factor = g.flip(dim), conj_of(_shifted(x.flip(dim), 1, dim, 0.0))
+    steps = 1
+    while steps < n:
+        total = total + factor * _shifted(total, steps, dim, 0.0)
+        factor = factor * _shifted(factor, steps, dim, 0.0)
+        steps *= 2
+    before = _shifted(x.cumprod(dim), 1, dim, 1.0)
+    return conj_of(before) * total.flip(dim)
+
+
+cumsum = _running(
+    "cumsum",
+    "Sums of the elements up to each one along `dim`.",
+    np.add,
+    Vjp(lambda g, s: g.flip(s.dim).cumsum(s.dim).flip(s.dim) if g.ndim else g),
+    jvp="linear",
+)
+
+cumprod = _running(
+    "cumprod",
+    "Products of the elements up to each one along `dim`.",
+    np.multiply,
+    Vjp(_cumprod_grad, "input"),
+)
