@@ -125,7 +125,7 @@ def _to(
         if self.is_meta:
             message = "[to] a tensor on device meta has no elements to move to cpu. Use empty_like."
             raise NotImplementedError(message)
-        return wrap(MetaArray(Spec(tuple(self.shape), d)), d)
+        return wrap(MetaArray(Spec(tuple(self.shape), d, self.stride())), d)
     if d is not self._dtype:
         result = cast_to.apply((self, d))
         # A conversion out of the differentiable types leaves the graph.

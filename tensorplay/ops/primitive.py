@@ -388,7 +388,7 @@ class PrimitiveNode(Node):
         # Shapes and types of all tensors; the tensors only where a formula reads them. Numbers
         # that stand for tensors are kept as they are.
         self._specs = [
-            bare_spec(v) if isinstance(v, Tensor) else [bare_spec(t) for t in v]
+            bare_spec(v) if isinstance(v, Tensor) else [None if t is None else bare_spec(t) for t in v]
             if type(v) is list else v
             for v in values
         ]  # fmt: skip
