@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorplay.ops import conversion, elementwise, movement, joining, indexing
-from tensorplay.ops import activation, comparison, complex_numbers, piecewise, reduction, transcendental  # isort: skip
+from tensorplay.ops import conversion, elementwise, movement, joining, indexing, linalg
+from tensorplay.ops import activation, comparison, complex_numbers, piecewise, reduction, scan, transcendental  # isort: skip
 from tensorplay.ops.primitive import OPERATORS, Composite, Operator, Primitive, Sample, Vjp
 
 __all__ = ["NAMESPACES", "OPERATORS", "Namespace", "Composite", "Operator", "Primitive", "Sample", "Vjp", "conversion", "elementwise"]

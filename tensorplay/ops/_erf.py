@@ -2,8 +2,8 @@
 
 Two expansions, computed from Chebyshev series at 50 digits: ``erf(x) / x`` in x² for |x| < 1, and
 ``x * exp(x²) * erfc(x)`` in t = (x - 5) / (x + 3) for x ≥ 1, whose truncation errors are below
-1e-16. In float64 the relative error is below 4e-16 (erf) and 2e-15 (erfc, while it is normal); other
-floating types are computed in float64 and rounded.
+1e-16. In float64 the relative error is below 4e-16 for erf, and 2e-15 for erfc where that is a
+normal number; other floating types are computed in float64 and rounded.
 """
 
 from __future__ import annotations

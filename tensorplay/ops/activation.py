@@ -69,9 +69,7 @@ softplus = unary(
         x * beta > threshold, x, np.logaddexp(x * beta, x.dtype.type(0)) / x.dtype.type(beta)
     ),
     vjp=Vjp(
-        lambda g, s: g.where(
-            s.input * s.beta > s.threshold, g * (s.input * s.beta).sigmoid()
-        ),
+        lambda g, s: g.where(s.input * s.beta > s.threshold, g * (s.input * s.beta).sigmoid()),
         "input",
     ),
     real_only=True,
@@ -92,9 +90,7 @@ def _gelu(x: Any, approximate: str) -> Any:
         inner = _TANH_SCALE * (x + _TANH_CUBIC * x * x * x)
         return 0.5 * x * (1 + np.tanh(inner))
     if approximate != "none":
-        message = (
-            f"[gelu] argument 'approximate': expected 'none' or 'tanh', got {approximate!r}."
-        )
+        message = f"[gelu] argument 'approximate': expected 'none' or 'tanh', got {approximate!r}."
         raise ValueError(message)
     # Φ(x) by the complement, which keeps the small values left of zero.
     return x * (0.5 * _erf.erfc(x * -_ROOT_HALF)).astype(x.dtype)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from tensorplay import _dtype
-from tensorplay._dtype import dtype
-from tensorplay._tensor import Spec, contiguous_strides
+from tensorplay._tensor import Spec
+from tensorplay.ops.dims import strides_of
 from tensorplay.ops.elementwise import no_gradient, unary
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 
-__all__ = ["abs", "angle", "conj", "imag", "real", "sgn"]
+__all__ = ["abs_", "angle", "conj", "imag", "real", "sgn"]
 
 
 def _complex_samples(make: Any) -> list[Sample]:
@@ -33,23 +33,23 @@ conj = unary(
     samples=_complex_samples,
 )
 
+
+def _component(x: Spec) -> Spec:
+    if not x.dtype.is_complex:
+        return x
+    return Spec(x.shape, x.dtype.to_real(), tuple(2 * step for step in strides_of(x)))
+
+
 real = Primitive(
     "real(Tensor(a) input) -> Tensor(a)",
     "Real part: a view.",
     lambda x: x.real,
-    rule=lambda x: _component(x),
+    rule=_component,
     vjp={"input": Vjp(lambda g, s: g)},
     jvp="linear",
     check_first=False,
     samples=_complex_samples,
 )
-
-
-def _component(x: Spec) -> Spec:
-    if not x.dtype.is_complex:
-        return x
-    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
-    return Spec(x.shape, x.dtype.to_real(), tuple(2 * step for step in strides))
 
 
 def _imaginary_rule(x: Spec) -> Spec:
@@ -97,7 +97,7 @@ sgn = unary(
     samples=_complex_samples,
 )
 
-abs = unary(  # noqa: A001 - the field's name
+abs_ = unary(
     "abs(Tensor input) -> Tensor",
     "Absolute value; gradient zero at zero.",
     np.abs,

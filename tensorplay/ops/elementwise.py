@@ -177,6 +177,20 @@ def unary(
     )
 
 
+def _operand_samples(count: int, low: float, high: float) -> Callable[[Any], Iterable[Sample]]:
+    def samples(make: Any) -> Iterable[Sample]:
+        for shapes in (((), ()), ((3,), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((0, 2), (2,))):
+            yield Sample(
+                tuple(make(*shapes[i % 2], low=low, high=high) for i in range(count)),
+                name=f"shapes{[list(s) for s in shapes]}",
+            )
+        yield Sample((make(3, low=low, high=high), 1.5, *[0.3] * (count - 2)), name="number")
+        if count == 2:
+            yield Sample((1.25, make(3, low=low, high=high)), name="number first")
+
+    return samples
+
+
 def binary(
     schema: str,
     doc: str,
@@ -246,15 +260,7 @@ def binary(
             check(name, promoted, *args)
         return Spec(shape, result)
 
-    def samples(make: Any) -> Iterable[Sample]:
-        for shapes in (((), ()), ((3,), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((0, 2), (2,))):
-            yield Sample(
-                tuple(make(*shapes[i % 2], low=low, high=high) for i in range(operands)),
-                name=f"shapes{[list(s) for s in shapes]}",
-            )
-        yield Sample((make(3, low=low, high=high), 1.5, *[0.3] * (operands - 2)), name="number")
-
-    options.setdefault("samples", samples)
+    options.setdefault("samples", _operand_samples(operands, low, high))
     options.setdefault("inplace", True)
     options.setdefault("jvp", "elementwise")
     return Primitive(
@@ -412,15 +418,17 @@ div = binary(
     _divide,
     vjp={
         "input": Vjp(
-            lambda g, s: g / conj_of(s.other)
-            if s.rounding_mode is None
-            else no_gradient.formula(g, s),
+            lambda g, s: (
+                g / conj_of(s.other) if s.rounding_mode is None else no_gradient.formula(g, s)
+            ),
             "other",
         ),
         "other": Vjp(
-            lambda g, s: -g * conj_of(s.input / (s.other * s.other))
-            if s.rounding_mode is None
-            else no_gradient.formula(g, s),
+            lambda g, s: (
+                -g * conj_of(s.input / (s.other * s.other))
+                if s.rounding_mode is None
+                else no_gradient.formula(g, s)
+            ),
             "input",
             "other",
         ),
@@ -449,9 +457,7 @@ remainder = binary(
     np.remainder,
     vjp={
         "input": Vjp(lambda g, s: g),
-        "other": Vjp(
-            lambda g, s: -g * div.apply((s.input, s.other, "floor")), "input", "other"
-        ),
+        "other": Vjp(lambda g, s: -g * div.apply((s.input, s.other, "floor")), "input", "other"),
     },
     real_only=True,
     check=_check_divisor,
@@ -465,9 +471,7 @@ fmod = binary(
     np.fmod,
     vjp={
         "input": Vjp(lambda g, s: g),
-        "other": Vjp(
-            lambda g, s: -g * div.apply((s.input, s.other, "trunc")), "input", "other"
-        ),
+        "other": Vjp(lambda g, s: -g * div.apply((s.input, s.other, "trunc")), "input", "other"),
     },
     real_only=True,
     check=_check_divisor,
@@ -514,7 +518,7 @@ def _power_grad_exponent(g: Any, s: Any) -> Any:
     return slope.masked_fill((s.exponent.real >= 0) & (base == 0), 0)
 
 
-pow = binary(  # noqa: A001 - the field's name
+pow_ = binary(
     "pow(Tensor input, Tensor exponent) -> Tensor",
     "Power ``input ** exponent``; ``0 ** 0`` is 1.",
     np.power,

@@ -81,10 +81,10 @@ frac = unary(
     kinks=_WHOLE,
 )
 
-round = unary(  # noqa: A001 - the field's name
+round_ = unary(
     "round(Tensor input, *, int decimals=0) -> Tensor",
     "Nearest number with `decimals` digits after the point; halves go to the even one.",
-    lambda x, decimals: np.round(x, decimals),
+    np.round,
     vjp=no_gradient,
     to_float=False,
     real_only=True,

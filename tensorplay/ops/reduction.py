@@ -1,4 +1,4 @@
-"""Reductions: sums, products, extremes, statistics, and running sums and products.
+"""Reductions: sums, products, extremes and statistics.
 
 `dim` is a dimension, several, or None for all; `keepdim` keeps the reduced dimensions with size 1.
 """
@@ -14,31 +14,15 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._dtype import dtype
 from tensorplay._tensor import Spec, Tensor
+from tensorplay.ops.dims import wrap_dim, wrap_dims
 from tensorplay.ops.elementwise import conj_of, no_gradient
+from tensorplay.ops.joining import cat
 from tensorplay.ops.piecewise import maximum, minimum
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
-__all__ = ["ValuesIndices", "amax", "axes_of", "axis_of", "mean", "sum"]
+__all__ = ["ValuesIndices", "amax", "axes_of", "mean", "sum_", "sum_type", "working_type"]
 
 # --- dimensions -----------------------------------------------------------------------------------
-
-
-def axis_of(where: str, dim: int, ndim: int) -> int:
-    """Return `dim`, which may count from the end, as a number from 0 on.
-
-    Raises
-    ------
-    IndexError
-        There is no such dimension.
-    """
-    size = ndim or 1  # a 0-d tensor answers to dimension 0
-    if not -size <= dim < size:
-        message = (
-            f"[{where}] argument 'dim': Dimension out of range "
-            f"(expected to be in range of [{-size}, {size - 1}], but got {dim})."
-        )
-        raise IndexError(message)
-    return dim % size
 
 
 def axes_of(where: str, dim: Sequence[int] | None, ndim: int) -> tuple[int, ...]:
@@ -53,11 +37,8 @@ def axes_of(where: str, dim: Sequence[int] | None, ndim: int) -> tuple[int, ...]
     """
     if not dim:
         return tuple(range(ndim))
-    axes = tuple([axis_of(where, d, ndim) for d in dim])
-    if len(set(axes)) != len(axes):
-        message = f"[{where}] argument 'dim': a dimension appears multiple times in {list(dim)}."
-        raise RuntimeError(message)
-    return axes if ndim else ()
+    axes = wrap_dims(where, dim, ndim)
+    return axes if ndim else ()  # a 0-d tensor answers to dimension 0
 
 
 def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], *, keepdim: bool) -> tuple[int, ...]:
@@ -155,7 +136,8 @@ def reduction(
 # --- types of results -----------------------------------------------------------------------------
 
 
-def _sum_type(name: str, d: dtype, requested: dtype | None = None) -> dtype:
+def sum_type(name: str, d: dtype, requested: dtype | None = None) -> dtype:
+    """Return the type of a sum or product of elements of type `d`."""
     return requested or (_dtype.int64 if d.kind <= _dtype.INTEGER else d)
 
 
@@ -190,7 +172,7 @@ def _int64(name: str, d: dtype) -> dtype:
     return _dtype.int64
 
 
-def _working(x: Any, requested: dtype | None = None) -> Any:
+def working_type(x: Any, requested: dtype | None = None) -> Any:
     """Return the type to add up in: half precision gathers too much error in its own."""
     if requested is not None:
         return requested.numpy
@@ -201,13 +183,13 @@ def _working(x: Any, requested: dtype | None = None) -> Any:
 
 # --- sums -----------------------------------------------------------------------------------------
 
-sum = reduction(  # noqa: A001 - the field's name
+sum_ = reduction(
     "sum(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
     "Sum; of integers and bools in int64.",
     lambda x, axes, keepdim, d: np.add.reduce(
-        x, axis=axes, keepdims=keepdim, dtype=_working(x, d)
+        x, axis=axes, keepdims=keepdim, dtype=working_type(x, d)
     ),
-    out=_sum_type,
+    out=sum_type,
     vjp=Vjp(_spread),
     jvp="linear",
 )
@@ -216,7 +198,7 @@ mean = reduction(
     "mean(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
     "Arithmetic mean; NaN of no elements.",
     lambda x, axes, keepdim, d: np.true_divide(
-        np.add.reduce(x, axis=axes, keepdims=keepdim, dtype=_working(x, d)), _count(x, axes)
+        np.add.reduce(x, axis=axes, keepdims=keepdim, dtype=working_type(x, d)), _count(x, axes)
     ),
     out=_floating_type,
     vjp=Vjp(lambda g, s: _spread(g / _reduced_count(s), s)),
@@ -245,7 +227,9 @@ def _sum_to_size(x: Any, size: tuple[int, ...]) -> Any:
     axes = tuple([i for i, n in enumerate(x.shape) if i < lead or size[i - lead] != n])
     if not axes:
         return x.copy()
-    y = np.add.reduce(x, axis=axes, keepdims=True, dtype=_working(x) if x.itemsize == 2 else None)
+    y = np.add.reduce(
+        x, axis=axes, keepdims=True, dtype=working_type(x) if x.itemsize == 2 else None
+    )
     return y.astype(x.dtype, copy=False).reshape(size)
 
 
@@ -274,21 +258,18 @@ def _products_of_others(x: Any, g: Any) -> Any:
     A tree of pairs: the product that a pair's other half contributes is passed down. Divides by
     nothing, so that zeros need no care, in derivatives of every order.
     """
-    from tensorplay.ops import OPERATORS
-
-    cat = OPERATORS["cat"].apply
     levels = []
     while x.shape[-1] > 1:
         n = x.shape[-1]
         half = n // 2
         a, b, rest = x.narrow(-1, 0, half), x.narrow(-1, half, half), n - 2 * half
         levels.append((a, b, rest))
-        x = a * b if not rest else cat(([a * b, x.narrow(-1, n - 1, 1)], -1))
+        x = a * b if not rest else cat.apply(([a * b, x.narrow(-1, n - 1, 1)], -1))
     for a, b, rest in reversed(levels):
         half = a.shape[-1]
         above = g.narrow(-1, 0, half)
         parts = [above * conj_of(b), above * conj_of(a)]
-        g = cat(([*parts, g.narrow(-1, half, 1)] if rest else parts, -1))
+        g = cat.apply(([*parts, g.narrow(-1, half, 1)] if rest else parts, -1))
     return g
 
 
@@ -313,9 +294,9 @@ prod = reduction(
     "prod(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
     "Product; of integers and bools in int64.",
     lambda x, axes, keepdim, d: np.multiply.reduce(
-        x, axis=axes, keepdims=keepdim, dtype=_working(x, d)
+        x, axis=axes, keepdims=keepdim, dtype=working_type(x, d)
     ),
-    out=_sum_type,
+    out=sum_type,
     vjp=Vjp(_prod_grad, "input"),
 )
 
@@ -395,7 +376,9 @@ argmin = _arg_extreme(
 )
 
 
-def _extreme(name: str, word: str, arg: Callable[..., Any], whole: Primitive, pair: Primitive) -> Any:
+def _extreme(
+    name: str, word: str, arg: Callable[..., Any], whole: Primitive, pair: Primitive
+) -> Any:
     def impl(x: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
         axes = _one_axis(name, x, dim)
         if not axes:
@@ -415,14 +398,15 @@ def _extreme(name: str, word: str, arg: Callable[..., Any], whole: Primitive, pa
         x = s.specs["input"]
         if not x.ndim:
             return g[0]
-        axis = axis_of(name, s.dim, x.ndim)
+        axis = wrap_dim(name, s.dim, x.ndim)
         value, where = g[0], s.out[1]
         if not s.keepdim:
             value, where = value.unsqueeze(axis), where.unsqueeze(axis)
         return value.new_zeros(x.shape).scatter(axis, where, value)
 
     along = Primitive(
-        f"_{name}_along(Tensor input, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+        f"_{name}_along(Tensor input, int dim, bool keepdim=False) "
+        "-> (Tensor values, Tensor indices)",
         f"{word} elements along a dimension, and where they are.",
         impl,
         rule=rule,
@@ -461,19 +445,19 @@ def _extreme(name: str, word: str, arg: Callable[..., Any], whole: Primitive, pa
     )
 
 
-max = _extreme("max", "Largest", np.argmax, amax, maximum)  # noqa: A001 - the field's name
-min = _extreme("min", "Smallest", np.argmin, amin, minimum)  # noqa: A001
+max_ = _extreme("max", "Largest", np.argmax, amax, maximum)
+min_ = _extreme("min", "Smallest", np.argmin, amin, minimum)
 
 # --- truth ----------------------------------------------------------------------------------------
 
-any = reduction(  # noqa: A001 - the field's name
+any_ = reduction(
     "any(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
     "Whether some element is nonzero.",
     lambda x, axes, keepdim: np.any(x, axis=axes, keepdims=keepdim),
     out=_bool,
 )
 
-all = reduction(  # noqa: A001 - the field's name
+all_ = reduction(
     "all(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
     "Whether all elements are nonzero.",
     lambda x, axes, keepdim: np.all(x, axis=axes, keepdims=keepdim),
@@ -516,16 +500,10 @@ def _by_freedom(value: Any, s: Any) -> Any:
     return value / free if free else value * math.nan
 
 
-_SPREAD_SAMPLES = [
-    ((2, 3), (), {}, "all"),
-    ((2, 3, 4), (1,), {"keepdim": True}, "one kept"),
-    ((3, 4), ((0, 1),), {"correction": 0}, "population"),
-]
-
-
 def _spread_samples(make: Any) -> Iterable[Sample]:
-    for shape, rest, options, name in _SPREAD_SAMPLES:
-        yield Sample((make(*shape), *rest), options, name)
+    yield Sample((make(2, 3),), name="all")
+    yield Sample((make(2, 3, 4), 1), {"keepdim": True}, name="one kept")
+    yield Sample((make(3, 4), (0, 1)), {"correction": 0}, name="population")
 
 
 var = reduction(
@@ -557,7 +535,7 @@ def _logsumexp(x: Any, axes: tuple[int, ...], keepdim: bool) -> Any:
     if x.dtype.kind in "biu":
         x = x.astype(_dtype.get_default_dtype().numpy)
     work = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-    top = np.maximum.reduce(work, axis=axes, keepdims=True, initial=-np.inf)
+    top = np.max(work, axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, work.dtype.type(0))
     total = np.add.reduce(np.exp(work - top), axis=axes, keepdims=True)
     result = np.log(total) + top
@@ -568,12 +546,11 @@ logsumexp = reduction(
     "logsumexp(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
     "``log(sum(exp(input)))`` without overflow.",
     _logsumexp,
-    out=lambda name, d: (
-        _ordered(name, d) if d.is_differentiable else _dtype.get_default_dtype()
-    ),
+    out=lambda name, d: _ordered(name, d) if d.is_differentiable else _dtype.get_default_dtype(),
     vjp=Vjp(
-        lambda g, s: _kept(g, s)
-        * (s.input - _kept(s.out.masked_fill(s.out == -math.inf, 0), s)).exp(),
+        lambda g, s: (
+            _kept(g, s) * (s.input - _kept(s.out.masked_fill(s.out == -math.inf, 0), s)).exp()
+        ),
         "input",
         "out",
     ),
@@ -582,14 +559,13 @@ logsumexp = reduction(
 
 def _norm(x: Any, p: Any, dim: Any, keepdim: bool) -> Any:
     axes = axes_of("norm", dim, x.ndim)
-    options: dict[str, Any] = {"axis": axes, "keepdims": keepdim}
+    options: Any = {"axis": axes, "keepdims": keepdim}
     _real_of_floating("norm", _dtype.from_numpy_dtype(x.dtype))
     size = np.abs(x.astype(np.float32) if x.dtype.itemsize == 2 else x)
     if p == 0:
         y = np.add.reduce(size != 0, **options)
     elif p in (math.inf, -math.inf):
-        reduce = np.maximum if p > 0 else np.minimum
-        y = reduce.reduce(size, **options)
+        y = (np.max if p > 0 else np.min)(size, **options)
     elif p == 2:
         y = np.sqrt(np.add.reduce(size * size, **options))
     else:
@@ -633,83 +609,4 @@ norm = Primitive(
         Sample((make(5, avoid=(0.0,)), 0), name="0"),
         Sample((make(2, 3, dtype=_dtype.complex128),), name="complex"),
     ],
-)
-
-# --- running sums and products --------------------------------------------------------------------
-
-
-def _running(
-    name: str, doc: str, function: np.ufunc, vjp: Vjp, *, jvp: Any = None
-) -> Primitive:
-    def impl(x: Any, dim: int, requested: dtype | None) -> Any:
-        axis = axis_of(name, dim, x.ndim)
-        result = _sum_type(name, _dtype.from_numpy_dtype(x.dtype), requested).numpy
-        if not x.ndim:
-            return x.astype(result)
-        y = function.accumulate(x, axis=axis, dtype=_working(x, requested))
-        return y.astype(result, copy=False)
-
-    def rule(x: Spec, dim: int, requested: dtype | None) -> Spec:
-        axis_of(name, dim, x.ndim)
-        return Spec(x.shape, _sum_type(name, x.dtype, requested))
-
-    return Primitive(
-        f"{name}(Tensor input, int dim, *, ScalarType? dtype=None) -> Tensor",
-        doc,
-        impl,
-        rule=rule,
-        vjp={"input": vjp},
-        jvp=jvp,
-        check_first=False,
-        inplace=True,
-        samples=lambda make: [
-            Sample((make(5), 0), name="vector"),
-            Sample((make(2, 5, 2), 1), name="middle"),
-            Sample((make(), 0), name="0-d"),
-        ],
-    )
-
-
-def _shifted(x: Any, steps: int, dim: int, fill: float) -> Any:
-    """Return `x` moved `steps` places to higher indices along `dim`, `fill` in the gap."""
-    from tensorplay.ops import OPERATORS
-
-    gap = x.narrow(dim, 0, steps).detach() * 0 + fill
-    return OPERATORS["cat"].apply(([gap, x.narrow(dim, 0, x.shape[dim] - steps)], dim))
-
-
-def _cumprod_grad(g: Any, s: Any) -> Any:
-    """Gradient without a division, so that zeros need no care.
-
-    The result y_i has the derivative (x_1 … x_{k-1}) (x_{k+1} … x_i) for x_k, i ≥ k. The sum over
-    i of g_i times the second bracket obeys S_k = g_k + x_{k+1} S_{k+1}, which is solved in log n
-    steps by doubling.
-    """
-    x, dim = s.input, s.dim
-    if not x.ndim or not x.shape[dim]:
-        return g
-    n = x.shape[dim]
-    total, factor = g.flip(dim), conj_of(_shifted(x.flip(dim), 1, dim, 0.0))
-    steps = 1
-    while steps < n:
-        total = total + factor * _shifted(total, steps, dim, 0.0)
-        factor = factor * _shifted(factor, steps, dim, 0.0)
-        steps *= 2
-    before = _shifted(x.cumprod(dim), 1, dim, 1.0)
-    return conj_of(before) * total.flip(dim)
-
-
-cumsum = _running(
-    "cumsum",
-    "Sums of the elements up to each one along `dim`.",
-    np.add,
-    Vjp(lambda g, s: g.flip(s.dim).cumsum(s.dim).flip(s.dim) if g.ndim else g),
-    jvp="linear",
-)
-
-cumprod = _running(
-    "cumprod",
-    "Products of the elements up to each one along `dim`.",
-    np.multiply,
-    Vjp(_cumprod_grad, "input"),
 )
