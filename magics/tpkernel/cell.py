@@ -34,7 +34,9 @@ KEYS: Mapping[str, str] = {
 }
 
 _FRONT = re.compile(r"\A(?P<blank>(?:[ \t]*(?://[^\n]*)?\r?\n)*)[ \t]*/\*---[ \t]*\r?\n")
-_OPTION = re.compile(r"^[ \t]*//[ \t]*tpkernel:[ \t]*(?P<name>[\w-]+)[ \t]*=[ \t]*(?P<value>.*?)[ \t]*$")
+_OPTION = re.compile(
+    r"^[ \t]*//[ \t]*tpkernel:[ \t]*(?P<name>[\w-]+)[ \t]*=[ \t]*(?P<value>.*?)[ \t]*$"
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,11 @@ class Cell:
         return lines[at].rstrip("\r") if 0 <= at < len(lines) else None
 
     def error(
-        self, message: str, *, line: int | None = None, column: int | None = None,
+        self,
+        message: str,
+        *,
+        line: int | None = None,
+        column: int | None = None,
         subject: str | None = None,
     ) -> CellError:
         """Make a :class:`CellError` that points into this cell."""
@@ -234,7 +240,9 @@ def parse_cell(text: str, *, name: str = "cell", first_line: int = 1) -> Cell:
         end = text.find("---*/", start)
         line = first_line + text[:start].count("\n") - 1
         if end < 0:
-            message = "the front matter starts with /*--- and has no end; write ---*/ on its own line"
+            message = (
+                "the front matter starts with /*--- and has no end; write ---*/ on its own line"
+            )
             at = line - first_line
             raise CellError(message, line=line).locate(name, text.split("\n")[at].rstrip("\r"))
         reader = _FrontReader(text[start:end], line + 1, name, text, first_line)
@@ -246,7 +254,7 @@ def parse_cell(text: str, *, name: str = "cell", first_line: int = 1) -> Cell:
         entries=entries,
         source=parse_source(text, first_line=first_line),
         flags=tuple(_text_flags(text, name, first_line)),
-        includes=tuple(re.findall(r'^[ \t]*#[ \t]*include[ \t]*([<"][^>"]+[>"])', text, re.M)),
+        includes=tuple(re.findall(r'^[ \t]*#[ \t]*include[ \t]*([<"][^>"]+[>"])', text, re.MULTILINE)),
     )
 
 

@@ -182,7 +182,9 @@ class _Reader:
 
     # -- declarations -------------------------------------------------------------------------
 
-    def functions(self, node: Node, namespace: str = "", internal: bool = False) -> Iterator[Function]:
+    def functions(
+        self, node: Node, namespace: str = "", internal: bool = False
+    ) -> Iterator[Function]:
         for child in node.named_children:
             kind = child.type
             if kind == "function_definition":
@@ -197,8 +199,15 @@ class _Reader:
                 body = child.child_by_field_name("body")
                 if body is not None:
                     yield from self.functions(body, inner, internal or not name)
-            elif kind in ("linkage_specification", "ERROR", "preproc_if", "preproc_ifdef",
-                          "preproc_else", "preproc_elif", "declaration_list"):
+            elif kind in (
+                "linkage_specification",
+                "ERROR",
+                "preproc_if",
+                "preproc_ifdef",
+                "preproc_else",
+                "preproc_elif",
+                "declaration_list",
+            ):
                 yield from self.functions(child, namespace, internal)
             elif kind in ("struct_specifier", "class_specifier", "union_specifier"):
                 self.classes.add(self.text(child.child_by_field_name("name")))
@@ -228,10 +237,14 @@ class _Reader:
     ) -> Function | None:
         declarator = node.child_by_field_name("declarator")
         marks = ""
-        while declarator is not None and declarator.type in ("pointer_declarator",
-                                                             "reference_declarator"):
+        while declarator is not None and declarator.type in (
+            "pointer_declarator",
+            "reference_declarator",
+        ):
             marks += "*" if declarator.type == "pointer_declarator" else "&"
-            declarator = declarator.child_by_field_name("declarator") or declarator.named_children[-1]
+            declarator = (
+                declarator.child_by_field_name("declarator") or declarator.named_children[-1]
+            )
         if declarator is None or declarator.type != "function_declarator":
             return None
         name_node = declarator.child_by_field_name("declarator")
@@ -291,7 +304,9 @@ class _Reader:
                 marks += "[]"
             elif "function" in node.type:
                 marks += "()"
-            inner = [c for c in node.named_children if c.type.endswith(("declarator", "identifier"))]
+            inner = [
+                c for c in node.named_children if c.type.endswith(("declarator", "identifier"))
+            ]
             node = node.child_by_field_name("declarator") or (inner[0] if inner else None)
         return node, marks
 
@@ -330,7 +345,9 @@ class _Reader:
                 facts.strides = True
             elif field_name == "dtype":
                 facts.checks_dtype |= self.judged(parent)
-        elif parent.type == "subscript_expression" and parent.child_by_field_name("argument") == node:
+        elif (
+            parent.type == "subscript_expression" and parent.child_by_field_name("argument") == node
+        ):
             facts.flat = True
             facts.merge_written(self.written(parent))
         elif parent.type == "call_expression" and parent.child_by_field_name("function") == node:
@@ -373,9 +390,12 @@ class _Reader:
         if parent is not None and parent.type == "argument_list":
             call = parent.parent
             function = call.child_by_field_name("function") if call is not None else None
-            if function is not None and function.type == "template_function" and self.text(
-                function.child_by_field_name("name")
-            ) in ("static_cast", "reinterpret_cast"):
+            if (
+                function is not None
+                and function.type == "template_function"
+                and self.text(function.child_by_field_name("name"))
+                in ("static_cast", "reinterpret_cast")
+            ):
                 cast = function.child_by_field_name("arguments")
                 node = call if call is not None else node
         elif parent is not None and parent.type == "cast_expression":
@@ -399,7 +419,10 @@ class _Reader:
         parent = node.parent
         while parent is not None and (
             parent.type == "parenthesized_expression"
-            or (parent.type == "binary_expression" and self.text(parent.child_by_field_name("operator")) in "+-")
+            or (
+                parent.type == "binary_expression"
+                and self.text(parent.child_by_field_name("operator")) in "+-"
+            )
         ):
             node, parent = parent, parent.parent
         if parent is None or depth > 4:
@@ -417,9 +440,7 @@ class _Reader:
             if name is None or declaration.lstrip().startswith("const "):
                 return  # a pointer to const: nothing is written through it
             self.variable(self.text(name), name, body, facts, depth)
-        elif parent.type == "expression_statement" or (
-            parent.type == "binary_expression"
-        ):
+        elif parent.type == "expression_statement" or (parent.type == "binary_expression"):
             return  # advanced or compared, not dereferenced
         else:
             facts.merge_written(None)
@@ -457,9 +478,10 @@ class _Reader:
             return callee in _WRITING_CALLS
         if parent.type == "subscript_argument_list":
             return False
-        if parent.type == "binary_expression" and self.text(
-            parent.child_by_field_name("operator")
-        ) == ">>":
+        if (
+            parent.type == "binary_expression"
+            and self.text(parent.child_by_field_name("operator")) == ">>"
+        ):
             return None
         return False
 

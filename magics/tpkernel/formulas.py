@@ -53,7 +53,7 @@ class _Resolver(ast.NodeTransformer):
         self.reads: set[str] = set()
         self.called: set[str] = set()
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         name = node.id
         if name in self.values:
             self.reads.add(name)
@@ -75,18 +75,18 @@ class _Resolver(ast.NodeTransformer):
             raise ValueError(message)
         return node
 
-    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:  # noqa: N802
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         for generator in node.generators:
             for target in ast.walk(generator.target):
                 if isinstance(target, ast.Name):
                     self.local.add(target.id)
         return self.generic_visit(node)
 
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:  # noqa: N802
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         message = "a lambda cannot stand in a formula; write the expression itself"
         raise ValueError(message)
 
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:  # noqa: N802
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
         message = "':=' cannot stand in a formula; write the expression itself"
         raise ValueError(message)
 
@@ -103,7 +103,9 @@ def _is_tensor_function(name: str) -> bool:
     if name.startswith("_"):
         return False
     found = getattr(tensorplay, name, None)
-    return found is not None and (callable(found) or isinstance(found, (float, int)))
+    return found is not None and (
+        callable(found) or isinstance(found, (float, int, tensorplay.dtype))
+    )
 
 
 def read_formula(

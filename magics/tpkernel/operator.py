@@ -62,6 +62,8 @@ class _Writer:
         self.spec = spec
         self.schema = parse_schema(spec.schema)
         self.names = [a.name for a in self.schema.arguments]
+        self.positional = [a.name for a in self.schema.arguments if not a.kwarg_only]
+        self.keywords = [a.name for a in self.schema.arguments if a.kwarg_only]
         self.tensors = list(spec.tensor_inputs)
 
     # -- body and fake ------------------------------------------------------------------------
@@ -111,7 +113,9 @@ class _Writer:
             lines += _indent(_docstring(spec.doc))
         lines += _indent(self.sizes())
         for output in spec.outputs:
-            lines.append(f"    {output.name} = tp.empty({self.shape(output.name)}, dtype={self.dtype(output)})")
+            lines.append(
+                f"    {output.name} = tp.empty({self.shape(output.name)}, dtype={self.dtype(output)})"
+            )
         call = f"kernels.{spec.kernel.name}({', '.join(self.call_arguments())})"
         if spec.returned:
             lines.append(f"    return {call}")
@@ -188,11 +192,17 @@ class _Writer:
 
     def save(self, saved: Sequence[str], scalars: Sequence[str]) -> list[str]:
         spec = self.spec
-        lines = [f"def _{spec.opname}_save(ctx, inputs, output):"]
-        inputs = [n if n in saved or n in scalars else "_" for n in self.names]
+        extra = ", keyword_only_inputs" if self.keywords else ""
+        lines = [f"def _{spec.opname}_save(ctx, inputs, output{extra}):"]
+        inputs = [n if n in saved or n in scalars else "_" for n in self.positional]
         body = [f"{_targets(inputs)} = inputs"] if set(inputs) != {"_"} else []
+        body += [
+            f"{n} = keyword_only_inputs[{n!r}]" for n in self.keywords if n in saved or n in scalars
+        ]
         if any(n in saved for n in spec.result_names):
-            body.append(f"{', '.join(n if n in saved else '_' for n in spec.result_names)} = output")
+            body.append(
+                f"{', '.join(n if n in saved else '_' for n in spec.result_names)} = output"
+            )
         if saved:
             body.append(f"ctx.save_for_backward({', '.join(saved)})")
         body += [f"ctx.{n} = {n}" for n in scalars]
@@ -207,12 +217,12 @@ class _Writer:
         body += [f"{n} = ctx.{n}" for n in scalars]
         by_input = {d.input: d for d in spec.derivatives}
         opaque = [d.input for d in spec.derivatives if d.formula is None]
-        gradients = [f"grad_{n}" if n in self.tensors else "None" for n in self.names]
+        gradients = [f"grad_{n}" if n in self.tensors else "None" for n in self.positional]
         body += [f"grad_{n} = None" for n in self.tensors if n not in opaque]
         if spec.backward is not None:
             outs = ", ".join(spec.backward.outputs)
             body.append(f"{outs} = {spec.backward.operator}({', '.join(spec.backward.arguments)})")
-        for position, name in enumerate(self.names):
+        for position, name in enumerate(self.positional):
             if name not in self.tensors or name in opaque:
                 continue
             body.append(f"if ctx.needs_input_grad[{position}]:")
@@ -234,7 +244,6 @@ class _Writer:
             f"{spec.opname}.register_autograd(_{spec.opname}_gradient, setup_context=_{spec.opname}_save)",
             "",
         ]
-
 
 
 def _targets(names: Sequence[str]) -> str:

@@ -70,7 +70,9 @@ def _dims(value: Any, what: str) -> Dims:
     return Dims(tuple("_" if item is None else str(item).strip() for item in value))
 
 
-def _input_rule(value: Any, name: str, inputs: Sequence[str], ranks: Mapping[str, int | None]) -> ShapeRule:
+def _input_rule(
+    value: Any, name: str, inputs: Sequence[str], ranks: Mapping[str, int | None]
+) -> ShapeRule:
     if isinstance(value, str):
         if value not in inputs:
             message = f"'{value}' is no tensor input{did_you_mean(value, inputs)}"
@@ -158,13 +160,17 @@ def parse_shapes(
         known = [*inputs, *outputs]
         for name in value:
             if name not in known:
-                message = f"'{name}' under shape is no argument or output{did_you_mean(str(name), known)}"
+                message = (
+                    f"'{name}' under shape is no argument or output{did_you_mean(str(name), known)}"
+                )
                 raise _Problem(message)
         for name in inputs:
             if name in value:
                 input_rules[name] = _input_rule(value[name], name, inputs, ranks)
         missing = [name for name in outputs if name not in value]
-        if missing and not (len(inputs) == 1 or all(isinstance(r, Like) for r in input_rules.values())):
+        if missing and not (
+            len(inputs) == 1 or all(isinstance(r, Like) for r in input_rules.values())
+        ):
             message = f"shape says nothing of output '{missing[0]}'; add {missing[0]}: [...]"
             raise _Problem(message)
         symbols = ShapeRules(input_rules, {}, declared=True).symbols()
@@ -212,7 +218,9 @@ def _default(
         return ShapeRules({}, {}, declared=False)
     fixed = {name: ranks.get(name) for name in (*inputs, *outputs) if ranks.get(name) is not None}
     if len(set(fixed.values())) > 1:
-        pairs = ", ".join(f"{name}: [{', '.join('nmkl'[: rank or 0])}]" for name, rank in fixed.items())
+        pairs = ", ".join(
+            f"{name}: [{', '.join('nmkl'[: rank or 0])}]" for name, rank in fixed.items()
+        )
         message = (
             "tensors of different rank need their shapes declared; write something like "
             f"shape: {{{pairs}}}"

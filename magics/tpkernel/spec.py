@@ -286,7 +286,9 @@ def describe_guard(argument: Argument) -> str:
         if argument.rank is not None:
             parts.append(f"{argument.rank}-d")
         parts.append("contiguous" if argument.contiguous else "any strides")
-        parts.append({True: "written", False: "read only", None: "possibly written"}[argument.writes])
+        parts.append(
+            {True: "written", False: "read only", None: "possibly written"}[argument.writes]
+        )
         text = ", ".join(parts)
     elif argument.kind == "other":
         text = f"as the engine converts {argument.cpp_type}"

@@ -1,0 +1,67 @@
+"""The workbench: ``%%tpkernel`` turns a C++ cell into a checked, differentiable operator.
+
+In a notebook: ``%load_ext tensorplay``, then a cell that starts with ``%%tpkernel``;
+``%%tpkernel?`` lists its options. Without a notebook: :func:`build`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpkernel.errors import CellError, KernelCrash, StaleKernelError
+from tpkernel.pipeline import build
+from tpkernel.report import Report
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = [
+    "CellError",
+    "KernelCrash",
+    "Report",
+    "StaleKernelError",
+    "build",
+    "last_report",
+    "load_ipython_extension",
+    "unload_ipython_extension",
+]
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Register ``%%tpkernel`` in a shell; loading again changes nothing."""
+    from tpkernel import magic
+
+    magic.load_ipython_extension(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Remove ``%%tpkernel`` from a shell; what cells have bound stays."""
+    from tpkernel import magic
+
+    magic.unload_ipython_extension(shell)
+
+
+def last_report() -> Report:
+    """Return the report of the last cell that built.
+
+    Raises
+    ------
+    RuntimeError
+        No cell has been built in this session.
+    """
+    from tpkernel import magic
+
+    return magic.last_report()
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ReportWidget":
+        from tpkernel.widget import ReportWidget
+
+        return ReportWidget
+    message = f"module 'tpkernel' has no attribute '{name}'"
+    raise AttributeError(message)

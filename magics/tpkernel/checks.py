@@ -1,0 +1,267 @@
+"""The checks of an operator: gradcheck and validation, as plain records.
+
+Everything here runs from a spec and a library's path alone, so that it can run in another process
+(:mod:`tpkernel.worker`). Before every call into native code `progress` is told what is about to
+run: after a crash that is the last thing known.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+import tensorplay as tp
+from tensorplay.utils import cpp_jit
+from tpkernel.kernels import kernels_of
+from tpkernel.operator import define_operators
+from tpkernel.report import Finding, GradcheckFacts, PairFacts, ValidationRow
+from tpkernel.samples import Sample, make_samples, preferred_dtypes
+from tpkernel.spec import DTYPES, Argument, CellSpec, OperatorSpec
+
+__all__ = ["CHECKS", "Record", "load_operators", "run_checks"]
+
+#: Names of the checks, in the order they run.
+CHECKS = ("gradcheck", "validation")
+
+Record = GradcheckFacts | ValidationRow | Finding
+Progress = Callable[[str], None]
+
+
+def load_operators(spec: CellSpec, library: str) -> Mapping[str, Any]:
+    """Make the cell's operators from its spec and its library alone.
+
+    Returns
+    -------
+    mapping
+        Operator name (without namespace) to its definition.
+    """
+    return define_operators(spec, kernels_of(spec, cpp_jit.load_module(library)))
+
+
+def run_checks(
+    spec: CellSpec,
+    operators: Mapping[str, Any],
+    *,
+    checks: tuple[str, ...] = CHECKS,
+    seed: int = 0,
+    progress: Progress = lambda text: None,
+) -> Iterator[Record]:
+    """Run checks over all declared operators of a cell, yielding records as they are made.
+
+    Parameters
+    ----------
+    spec
+        The cell.
+    operators
+        Definitions, as :func:`load_operators` returns them.
+    checks
+        Which of :data:`CHECKS`.
+    seed
+        Seed of made samples.
+    progress
+        Told what is about to run.
+    """
+    for operator in spec.operators:
+        if operator.helper:
+            continue
+        definition = operators[operator.opname]
+        if "gradcheck" in checks:
+            yield from _gradchecks(operator, definition, seed, progress)
+        if "validation" in checks:
+            yield from _validation(operator, definition, seed, progress)
+
+
+# -- gradcheck ------------------------------------------------------------------------------------
+
+
+def _gradchecks(
+    spec: OperatorSpec, definition: Any, seed: int, progress: Progress
+) -> Iterator[Record]:
+    dtypes = preferred_dtypes(spec)
+    floating = [n for n, d in dtypes.items() if d.startswith(("float", "bfloat"))]
+    if not spec.derivatives:
+        kind = "changes its input in place" if spec.mutates else "declares no derivatives"
+        message = f"not run: the operator {kind}"
+        yield Finding("gradcheck", spec.name, "note", message)
+        return
+    if not floating:
+        message = "not run: no admitted dtype is floating"
+        yield Finding("gradcheck", spec.name, "note", message)
+        return
+    try:
+        samples = make_samples(spec, seed=seed)
+    except Exception as problem:
+        yield Finding("gradcheck", spec.name, "error", f"samples: {_said(problem)}")
+        return
+    for sample in samples:
+        yield from _gradcheck(spec, definition, sample, dtypes, floating, seed, progress)
+
+
+def _gradcheck(
+    spec: OperatorSpec,
+    definition: Any,
+    sample: Sample,
+    dtypes: Mapping[str, str],
+    floating: list[str],
+    seed: int,
+    progress: Progress,
+) -> Iterator[Record]:
+    """Check one sample; where its values are outside the operator's domain, take positive ones."""
+    progress(f"gradcheck of {spec.name} on {sample.text}")
+    start = time.perf_counter()
+    try:
+        arguments = sample.arguments(spec, dtypes)
+        if not spec.samples and not sample.positive and not _finite(definition(**arguments)):
+            position = [s.text for s in make_samples(spec, seed=seed)].index(sample.text)
+            sample = make_samples(spec, seed=seed, positive=True)[position]
+            arguments = sample.arguments(spec, dtypes)
+            yield Finding(
+                "gradcheck",
+                spec.name,
+                "note",
+                "results are not finite for negative values; checked with positive ones. "
+                "Declare samples: to choose.",
+            )
+        differentiable = [n for n in floating if n in {d.input for d in spec.derivatives}]
+        for name in differentiable:
+            arguments[name].requires_grad_(True)
+
+        def call(*tensors: Any) -> Any:
+            return definition(**{**arguments, **dict(zip(differentiable, tensors, strict=True))})
+
+        report = tp.autograd.gradcheck_report(call, tuple(arguments[n] for n in differentiable))
+    except Exception as problem:
+        yield Finding("gradcheck", spec.name, "error", f"on {sample.text}: {_said(problem)}")
+        return
+    yield GradcheckFacts(
+        operator=spec.name,
+        sample=f"{sample.text}, {', '.join(dict.fromkeys(dtypes.values()))}",
+        verdict=str(report.verdict),
+        message=str(report.message),
+        pairs=tuple(_pair(p, differentiable) for p in report.pairs),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _pair(pair: Any, names: list[str]) -> PairFacts:
+    found = re.fullmatch(r"(?:inputs|tensors|args)\[(\d+)\]", str(pair.input))
+    worst = pair.worst
+    return PairFacts(
+        output=int(pair.output),
+        input=names[int(found[1])] if found else str(pair.input),
+        verdict=str(pair.verdict),
+        code=pair.code,
+        message=str(pair.message),
+        cause=pair.cause,
+        step=float(pair.step),
+        atol=float(pair.atol),
+        rtol=float(pair.rtol),
+        worst=None
+        if worst is None
+        else {
+            "input_index": [int(i) for i in worst.input_index],
+            "output_index": [int(i) for i in worst.output_index],
+            "analytical": _number(worst.analytical),
+            "numerical": _number(worst.numerical),
+            "difference": _number(worst.difference),
+            "tolerance": _number(worst.tolerance),
+        },
+    )
+
+
+def _number(value: Any) -> float | str:
+    """Return a number as plain data; complex ones as text, which JSON can hold."""
+    return str(complex(value)) if isinstance(value, (complex, np.complexfloating)) else float(value)
+
+
+def _finite(result: Any) -> bool:
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    return all(bool(np.isfinite(r.detach().numpy()).all()) for r in results if r is not None)
+
+
+def _said(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}"
+
+
+# -- validation -----------------------------------------------------------------------------------
+
+
+def _validation(
+    spec: OperatorSpec, definition: Any, seed: int, progress: Progress
+) -> Iterator[Record]:
+    """Call the operator once per dtype, device and layout of each argument, and note its answer."""
+    try:
+        sample = make_samples(spec, seed=seed)[-1]
+    except Exception as problem:
+        yield Finding("validation", spec.name, "error", f"samples: {_said(problem)}")
+        return
+    base = preferred_dtypes(spec)
+    for group in _groups(spec):
+        names = [a.name for a in group]
+        for dtype in (n for n, cpp in DTYPES.items() if cpp or n == "bfloat16"):
+            for device in ("cpu", "meta"):
+                yield _row(
+                    spec,
+                    definition,
+                    sample,
+                    {**base, **dict.fromkeys(names, dtype)},
+                    names,
+                    device,
+                    "contiguous",
+                    progress,
+                )
+        for argument in group:
+            yield _row(spec, definition, sample, base, [argument.name], "cpu", "strided", progress)
+
+
+def _groups(spec: OperatorSpec) -> list[list[Argument]]:
+    """Tensor inputs, those of one template parameter together: they change dtype together."""
+    groups: dict[str, list[Argument]] = {}
+    for argument in spec.inputs:
+        if argument.kind == "tensor":
+            groups.setdefault(argument.variable or f"={argument.name}", []).append(argument)
+    return list(groups.values())
+
+
+def _row(
+    spec: OperatorSpec,
+    definition: Any,
+    sample: Sample,
+    dtypes: Mapping[str, str],
+    names: list[str],
+    device: str,
+    layout: str,
+    progress: Progress,
+) -> ValidationRow:
+    dtype = dtypes[names[0]]
+    progress(f"validation of {spec.name} with {', '.join(names)} {dtype} on {device}, {layout}")
+    message = ""
+    try:
+        arguments = sample.arguments(spec, dtypes, device=device)
+        if layout == "strided":
+            arguments[names[0]] = _strided(arguments[names[0]])
+        with tp.no_grad():
+            definition(**arguments)
+    except Exception as problem:  # every refusal is what the table shows
+        message = _said(problem)
+    return ValidationRow(
+        operator=spec.name,
+        argument=", ".join(names),
+        dtype=dtype,
+        device=device,
+        layout=layout,
+        admitted=not message,
+        message=message,
+    )
+
+
+def _strided(tensor: Any) -> Any:
+    """Return a view with gaps that holds the same values."""
+    if tensor.ndim == 0:
+        return tensor
+    wide = tp.stack([tensor, tensor], -1)
+    return wide[..., 0]

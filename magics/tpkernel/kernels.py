@@ -1,0 +1,310 @@
+"""What a cell binds in the notebook: operators, plain functions, modules, and blocked names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import tensorplay as tp
+from tensorplay.utils import cpp_jit
+from tpkernel.errors import StaleKernelError, did_you_mean
+from tpkernel.spec import Argument, CellSpec, KernelSpec, OperatorSpec
+
+__all__ = ["BlockedName", "Function", "KernelModule", "Operator", "kernels_of"]
+
+
+class _WritableAlias:
+    """Carries a read-only array's memory to NumPy as writable, for kernels that only read it."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
+def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the same memory in a form that the exchange protocol accepts without a copy."""
+    return array if array.flags.writeable else np.asarray(_WritableAlias(array))
+
+
+class Function:
+    """A plain kernel under its own name: keywords, signature, guards; tensors go in without copies.
+
+    Parameters
+    ----------
+    call
+        The guarded C++ function.
+    spec
+        Its spec.
+    copies
+        Strided inputs are copied rather than refused.
+    """
+
+    def __init__(self, call: Callable[..., Any], spec: KernelSpec, *, copies: bool = False) -> None:
+        self._call = call
+        self._copies = copies
+        self.spec = spec
+        self.__name__ = self.__qualname__ = spec.name
+        guards = "\n".join(f"    {name}: {guard}" for name, guard in spec.guard_text())
+        self.__doc__ = f"{spec.doc}\n\nArguments\n{guards}" if guards else spec.doc
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(
+                    a.name, kind, default=spec.defaults.get(a.name, inspect.Parameter.empty)
+                )
+                for a in spec.arguments
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.spec.doc}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the kernel; arguments by position or by name.
+
+        Raises
+        ------
+        TypeError
+            Missing or unknown arguments, wrong kinds or dtypes.
+        ValueError
+            Shapes, strides, devices or writability that the kernel cannot take.
+        RuntimeError
+            A tensor that requires grad while grad mode is on.
+        """
+        arguments = self.spec.arguments
+        if kwargs or len(args) != len(arguments):
+            args = self._bound(args, kwargs)
+        return self._call(*map(self._prepared, arguments, args))
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        spec = self.spec
+        names = [a.name for a in spec.arguments]
+        listed = ", ".join(names) or "none"
+        if len(args) > len(names):
+            message = (
+                f"[{spec.title}] expected {len(names)} arguments ({listed}), got {len(args)}. "
+                f"Call {spec.name}({', '.join(names)})."
+            )
+            raise TypeError(message)
+        values = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in names:
+                near = did_you_mean(name, names).rstrip(".")
+                message = f"[{spec.title}] unexpected keyword `{name}`{near}; parameters: {listed}"
+                raise TypeError(message)
+            if name in values:
+                message = f"[{spec.title}] argument '{name}' is given by position and by name"
+                raise TypeError(message)
+            values[name] = value
+        missing = [n for n in names if n not in values and n not in spec.defaults]
+        if missing:
+            message = f"[{spec.title}] missing argument '{missing[0]}'; parameters: {listed}"
+            raise TypeError(message)
+        return tuple(values[n] if n in values else spec.defaults[n] for n in names)
+
+    def _prepared(self, argument: Argument, value: Any) -> Any:
+        if isinstance(value, tp.Tensor):
+            if value.requires_grad and tp.is_grad_enabled():
+                message = (
+                    f"[{self.spec.title}] argument '{argument.name}': expected a tensor outside "
+                    "the graph, got one that requires grad; a raw kernel records no gradient. "
+                    f"Write {argument.name}.detach(), call it under tp.no_grad(), or declare an "
+                    "operator with op: and derivatives: in the front matter."
+                )
+                raise RuntimeError(message)
+            if self._copies and argument.contiguous and argument.writes is False:
+                return value.contiguous()
+        elif isinstance(value, np.ndarray):
+            if (
+                argument.kind == "tensor"
+                and not value.flags.writeable
+                and argument.writes is not False
+            ):
+                raise ValueError(self._read_only(argument))
+            if self._copies and argument.contiguous and argument.writes is False:
+                return np.ascontiguousarray(value).reshape(value.shape)
+        elif isinstance(value, np.generic):
+            return value.item()
+        return value
+
+    def _read_only(self, argument: Argument) -> str:
+        where = (
+            f"[{self.spec.title}] argument '{argument.name}': expected writable memory, since the"
+        )
+        if argument.writes is None:
+            return (
+                f"{where} kernel may write it, got a read-only array. Read it through a pointer to "
+                f"const in the cell, or pass {argument.name}.copy()."
+            )
+        return f"{where} kernel writes it, got a read-only array. Pass {argument.name}.copy()."
+
+
+class Operator:
+    """A declared operator as the notebook holds it: callable with tensors or NumPy arrays.
+
+    NumPy arrays enter without a copy (read-only ones too, where the operator only reads them);
+    results are tensors.
+
+    Parameters
+    ----------
+    definition
+        The ``CustomOpDef`` that the generated module registered.
+    spec
+        What the cell declared.
+    """
+
+    def __init__(self, definition: Any, spec: OperatorSpec) -> None:
+        self.definition = definition
+        self.spec = spec
+        self.__name__ = self.__qualname__ = spec.opname
+        self.__doc__ = f"{spec.schema}\n\n{spec.doc}".strip()
+        parameters = []
+        for argument in spec.inputs:
+            default = spec.kernel.defaults.get(argument.name, inspect.Parameter.empty)
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            parameters.append(inspect.Parameter(argument.name, kind, default=default))
+        self.__signature__ = inspect.Signature(parameters)
+
+    @property
+    def name(self) -> str:
+        """``"namespace::op"``."""
+        return self.spec.name
+
+    @property
+    def schema(self) -> str:
+        """The schema text."""
+        return self.spec.schema
+
+    def __repr__(self) -> str:
+        return f"<operator {self.spec.schema}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the operator.
+
+        Raises
+        ------
+        TypeError
+            Arguments that do not fit the schema, or a dtype that is not admitted.
+        ValueError
+            Shapes, strides or devices that the kernel cannot take.
+        """
+        if any(isinstance(v, (np.ndarray, np.generic)) for v in (*args, *kwargs.values())):
+            names = [a.name for a in self.spec.inputs]
+            args = tuple(
+                self._tensor(names[i] if i < len(names) else "", v) for i, v in enumerate(args)
+            )
+            kwargs = {name: self._tensor(name, value) for name, value in kwargs.items()}
+        return self.definition(*args, **kwargs)
+
+    def _tensor(self, name: str, value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return value.item()
+        if not isinstance(value, np.ndarray):
+            return value
+        if not value.flags.writeable and name in self.spec.mutates:
+            message = (
+                f"[{self.name}] argument '{name}': expected writable memory, since the operator "
+                f"changes it in place, got a read-only array. Pass {name}.copy()."
+            )
+            raise ValueError(message)
+        return tp.from_numpy(_readable(value))
+
+
+def kernels_of(spec: CellSpec, library: cpp_jit.Module) -> SimpleNamespace:
+    """Return the guarded C++ functions of a loaded library as attributes.
+
+    What the C++ types promise not to write is declared to the loader, which then passes read-only
+    memory without a copy.
+    """
+    for kernel in spec.kernels:
+        reads = [a.name for a in kernel.arguments if a.kind == "tensor" and a.writes is False]
+        library.declare_read_only(kernel.name, reads)
+    return SimpleNamespace(**{k.name: library[k.name] for k in spec.kernels})
+
+
+class KernelModule:
+    """What ``--name m`` binds: the cell's functions and operators as attributes.
+
+    Parameters
+    ----------
+    name
+        The module's name.
+    members
+        Name to operator or function.
+    file
+        Path of the library.
+    """
+
+    def __init__(self, name: str, members: Mapping[str, Any], file: str) -> None:
+        self.__name__ = name
+        self.__file__ = file
+        self._members = dict(members)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            members = self.__dict__.get("_members", {})
+            if name in members:
+                return members[name]
+            message = (
+                f"module '{self.__name__}' has no function '{name}'"
+                f"{did_you_mean(name, members)} It has {', '.join(members) or 'none'}."
+            )
+            raise AttributeError(message)
+        raise AttributeError(name)
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._members[name]
+        except KeyError:
+            message = f"module '{self.__name__}' has no function '{name}'"
+            raise KeyError(message) from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._members]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __repr__(self) -> str:
+        return f"<kernel module '{self.__name__}': {', '.join(self._members)}>"
+
+
+class BlockedName:
+    """Stands for a name whose cell failed to build; every use raises :class:`StaleKernelError`.
+
+    Parameters
+    ----------
+    name
+        The name.
+    reason
+        Cell and first error.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        object.__setattr__(self, "_name", name)
+        object.__setattr__(self, "_reason", reason)
+
+    def _error(self) -> StaleKernelError:
+        message = f"'{self._name}' is blocked: {self._reason} Fix that cell and run it again."
+        return StaleKernelError(message)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise :class:`StaleKernelError`."""
+        raise self._error()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("__", "_repr_", "_ipython_")):  # probed by displays and inspection
+            raise AttributeError(name)
+        raise self._error()
+
+    def __getitem__(self, name: Any) -> Any:
+        raise self._error()
+
+    def __repr__(self) -> str:
+        return f"<blocked '{self._name}': {self._reason}>"

@@ -1,0 +1,133 @@
+"""The magic's own line, and cells that have something above it.
+
+Flags must reach the compiler byte for byte. IPython's splitter takes a value that begins with ``-``
+for another option and expands braces and dollars, so the line is split here.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import shlex
+from collections.abc import Sequence
+
+from IPython.core.error import UsageError
+
+__all__ = ["AT_LINE", "hoist_magic", "split_line"]
+
+#: Hidden option that carries where the magic stood, when something was above it.
+AT_LINE = "--at-line"
+
+_TOKEN = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
+_MAGIC = re.compile(r"^%%(?P<name>\w+)")
+_ONE_VALUE = frozenset({"--name", "-n", "--flags", "-f", "--expect-error", "--contiguous", "--budget"})
+
+
+def split_line(line: str) -> list[str]:
+    """Split the magic's line into arguments for its parser.
+
+    A ``#`` after a space starts a comment. Everything after ``--`` is one string of flags, taken as
+    it is. An option's value may begin with ``-``.
+
+    Raises
+    ------
+    UsageError
+        A quote that does not close.
+    """
+    arguments: list[str] = []
+    waiting: str | None = None
+    position = 0
+    while True:
+        position += len(line[position:]) - len(line[position:].lstrip())
+        if position >= len(line) or line[position] == "#":
+            break
+        found = _TOKEN.match(line, position)
+        if found is None or (found.end() < len(line) and not line[found.end()].isspace()):
+            message = f"%%tpkernel: a quote does not close in {line[position:]!r}"
+            raise UsageError(message)
+        raw, position = found[0], found.end()
+        if raw == "--" and waiting is None:
+            rest = _without_comment(line[position:])
+            if rest:
+                arguments.append(f"--flags={rest}")
+            break
+        word = shlex.split(raw)[0] if "\\" in raw or '"' in raw or "'" in raw else raw
+        if waiting is not None:
+            arguments.append(f"{waiting}={word}")
+            waiting = None
+        elif raw in _ONE_VALUE:
+            waiting = {"-n": "--name", "-f": "--flags"}.get(raw, raw)
+        else:
+            arguments.append(word)
+    if waiting is not None:
+        arguments.append(waiting)  # the parser says that its value is missing
+    return arguments
+
+
+def _without_comment(text: str) -> str:
+    """Cut a trailing comment that stands outside quotes."""
+    position = 0
+    for found in _TOKEN.finditer(text):
+        if found[0].startswith("#"):
+            return text[: found.start()].strip()
+        position = found.end()
+    return text[:position].strip()
+
+
+def hoist_magic(lines: list[str]) -> list[str]:
+    """Move ``%%tpkernel`` up over blank lines and comments; an input step of IPython.
+
+    Raises
+    ------
+    UsageError
+        Code stands above it, or its name is misspelt.
+    """
+    first = next((i for i, line in enumerate(lines) if line.strip()), None)
+    if first is None:
+        return lines
+    head = _MAGIC.match(lines[first])
+    if head is not None:
+        near = difflib.get_close_matches(head["name"], ["tpkernel"], cutoff=0.8)
+        if near and head["name"] != "tpkernel" and not _is_magic(head["name"]):
+            message = f"Cell magic `%%{head['name']}` not found; did you mean `%%tpkernel`?"
+            raise UsageError(message)
+        if head["name"] != "tpkernel" or first == 0:
+            return lines
+    at = next((i for i, line in enumerate(lines) if re.match(r"%%tpkernel\b", line)), None)
+    if at is None:
+        return lines
+    above = [line.strip() for line in lines[:at]]
+    if all(not line or line.startswith(("#", "//")) for line in above):
+        magic = lines[at].rstrip("\n")
+        moved = re.sub(r"^%%tpkernel\b", f"%%tpkernel {AT_LINE}={at + 1}", magic) + "\n"
+        return [moved, *lines[at + 1 :]]
+    if head is None and not _is_python("".join(lines)):
+        message = (
+            f"%%tpkernel on line {at + 1} must be the first statement of the cell; move what stands "
+            "above it into a cell of its own."
+        )
+        raise UsageError(message)
+    return lines
+
+
+def _is_python(text: str) -> bool:
+    """Whether the text is Python as it stands, with the magic's name inside a string."""
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _is_magic(name: str) -> bool:
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()  # type: ignore[no-untyped-call]
+    return shell is not None and shell.find_cell_magic(name) is not None
+
+
+def nearest_option(word: str, options: Sequence[str]) -> str:
+    """Say which option a wrong one may have meant."""
+    near = difflib.get_close_matches(word.split("=")[0], list(options), n=1, cutoff=0.4)
+    return f"; did you mean {near[0]}?" if near else "."

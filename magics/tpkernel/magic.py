@@ -1,0 +1,331 @@
+"""``%%tpkernel``: a cell of C++ becomes operators and functions of the notebook.
+
+The class parses the line, calls the pipeline, binds names and displays one report. What has to
+outlive a cell, per shell, is in :class:`Session`.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
+
+from tensorplay.utils import cpp_jit
+from tpkernel.cell import KEYS
+from tpkernel.checks import CHECKS
+from tpkernel.cpp import parse_source
+from tpkernel.errors import CellError
+from tpkernel.kernels import BlockedName, Function, KernelModule, Operator
+from tpkernel.line import hoist_magic, nearest_option, split_line
+from tpkernel.pipeline import BuiltCell, Request, build_cell, check, parse_request, with_records
+from tpkernel.render import error_html
+from tpkernel.report import Report
+from tpkernel.widget import ReportWidget
+from tpkernel.worker import DEFAULT_BUDGET, shared_worker
+
+__all__ = ["TpKernelMagics", "last_report", "load_ipython_extension", "unload_ipython_extension"]
+
+_OURS = (Operator, Function, KernelModule, BlockedName)
+_FAILURES = (CellError, cpp_jit.BuildError, cpp_jit.MissingToolError)
+
+
+@dataclass
+class Slot:
+    """What one cell made at its last run."""
+
+    cell: str
+    names: tuple[str, ...]
+    operators: tuple[str, ...] = ()
+    widget: ReportWidget | None = None
+
+
+@dataclass
+class Session:
+    """The state of one shell: what each cell made, so that it can be replaced."""
+
+    slots: dict[str, Slot] = field(default_factory=dict)
+    last: Report | None = None
+
+
+_SESSIONS: weakref.WeakKeyDictionary[InteractiveShell, Session] = weakref.WeakKeyDictionary()
+_LAST: list[Report] = []
+
+
+def last_report() -> Report:
+    """Return the report of the last cell that built.
+
+    Raises
+    ------
+    RuntimeError
+        No cell has been built in this session.
+    """
+    if not _LAST:
+        message = "no %%tpkernel cell has been built in this session"
+        raise RuntimeError(message)
+    return _LAST[-1]
+
+
+def _keys_help() -> str:
+    return "; ".join(f"{key}: {text}" for key, text in KEYS.items())
+
+
+@magics_class
+class TpKernelMagics(Magics):
+    """The cell magic."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)  # type: ignore[no-untyped-call]
+        self.session = _SESSIONS.setdefault(shell, Session())
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("--name", "-n", help="bind a module of this name instead of the single functions")
+    @argument(
+        "--functions", nargs="+", metavar="F", help="export only these functions (default: all)"
+    )
+    @argument(
+        "--flags", "-f", action="append", default=[], metavar="FLAGS",
+        help="compiler and linker flags, unchanged; may be repeated. Also: everything after --, or "
+        "a line '// tpkernel: flags = …' at the top of the cell",
+    )  # fmt: skip
+    @argument(
+        "--contiguous", choices=("error", "copy"), default="error",
+        help="what happens to strided inputs of a kernel that indexes flat (default: error)",
+    )  # fmt: skip
+    @argument(
+        "--debug", action="store_true",
+        help="check every index of typed views, compile with -O0 -g",
+    )  # fmt: skip
+    @argument(
+        "--allow-alias", action="store_true", help="outputs may share memory with inputs"
+    )
+    @argument("--no-check", action="store_true", help="run neither gradcheck nor validation")
+    @argument(
+        "--budget", type=float, default=DEFAULT_BUDGET, metavar="S",
+        help="seconds that the checks may take (default: %(default)s)",
+    )  # fmt: skip
+    @argument(
+        "--keep-old", action="store_true",
+        help="when the cell does not build, keep what its last good run bound",
+    )  # fmt: skip
+    @argument(
+        "--replace", action="store_true",
+        help="take over an operator that another cell defined",
+    )  # fmt: skip
+    @argument(
+        "--expect-error", metavar="REGEX",
+        help="the cell must fail with an error that matches; then it counts as success",
+    )  # fmt: skip
+    @argument("--at-line", type=int, default=1, help="set by the input step; not for people")
+    @cell_magic
+    def tpkernel(self, line: str, cell: str) -> None:
+        """Build a C++ cell, bind its operators and functions, check them, and show a report."""
+        options = self._options(line)
+        shell = self.shell
+        assert shell is not None  # noqa: S101  (a magic runs in a shell)
+        request = Request(
+            text=cell,
+            name=options.name,
+            functions=tuple(options.functions) if options.functions else None,
+            flags=tuple(options.flags),
+            contiguous=options.contiguous,
+            debug=options.debug,
+            alias_ok=options.allow_alias,
+            checks=() if options.no_check else CHECKS,
+            budget=options.budget,
+            cell_name=f"In[{shell.execution_count}]",
+            first_line=options.at_line + 1,
+            option_line=options.at_line,
+        )
+        if request.checks:
+            shared_worker().start()  # its imports run beside the compiler
+        try:
+            built = self._build(request, replace=options.replace)
+        except _FAILURES as problem:
+            self._failed(request, problem, keep_old=options.keep_old)
+            if options.expect_error is not None and re.search(options.expect_error, str(problem)):
+                self._show_expected(problem)
+                return
+            raise _short(problem) from None
+        if options.expect_error is not None:
+            message = f"expected an error that matches {options.expect_error!r}, and the cell built"
+            wrong = CellError(message)
+            self._failed(request, wrong, keep_old=False)
+            raise _short(wrong)
+        self._succeeded(built)
+
+    def _options(self, line: str) -> Any:
+        parser = self.tpkernel.parser  # type: ignore[attr-defined]
+        options, rest = parser.parse_known_args(split_line(line))
+        if rest:
+            known = [o for o in parser._option_string_actions if o.startswith("--")]
+            if rest[0].startswith("-"):
+                message = f"%%tpkernel: unknown option {rest[0]}{nearest_option(rest[0], known)}"
+            else:
+                message = f"%%tpkernel: '{rest[0]}' belongs to no option; flags go after --flags or --"
+            raise UsageError(message)
+        return options
+
+    # -- building -----------------------------------------------------------------------------
+
+    def _build(self, request: Request, *, replace: bool) -> BuiltCell:
+        cell = parse_request(request)
+        if not replace:
+            self._refuse_foreign(cell)
+        return build_cell(request, cell)
+
+    def _refuse_foreign(self, cell: Any) -> None:
+        """Refuse an operator that another cell of the notebook defines."""
+        own = self._cell_id()
+        if own is None:
+            return  # without cell ids a cell run again cannot be told from another one
+        for entry in cell.entries:
+            name = str(entry.values.get("op", "")).split("(")[0].split(".")[0].strip()
+            for key, slot in self.session.slots.items():
+                if key.startswith("id:") and key != f"id:{own}" and name in slot.operators:
+                    message = (
+                        f"is defined by the cell that ran as {slot.cell}, and this one ({cell.name}) "
+                        "defines it too. Give one of them another name, or run this one with "
+                        "--replace."
+                    )
+                    raise cell.error(message, line=entry.line_of("op"), subject=name)
+
+    def _cell_id(self) -> str | None:
+        """Return the front end's id of the running cell, where there is one."""
+        kernel = getattr(self.shell, "kernel", None)
+        if kernel is None:
+            return None
+        metadata = kernel.get_parent("shell").get("metadata", {})
+        found = metadata.get("cellId")
+        return str(found) if found else None
+
+    def _key(self, names: Iterable[str]) -> str:
+        own = self._cell_id()
+        return f"id:{own}" if own is not None else f"names:{', '.join(sorted(names))}"
+
+    # -- after a build ------------------------------------------------------------------------
+
+    def _succeeded(self, built: BuiltCell) -> None:
+        shell = self.shell
+        assert shell is not None  # noqa: S101  (a magic runs in a shell)
+        report = built.report
+        key = self._key(report.bound)
+        previous = self.session.slots.pop(key, None)
+        if previous is not None:
+            if previous.widget is not None:
+                previous.widget.close()
+            for name in previous.names:
+                if name not in report.bound and isinstance(shell.user_ns.get(name), _OURS):
+                    del shell.user_ns[name]
+        for other in self.session.slots.values():  # a name has one owner
+            other.names = tuple(n for n in other.names if n not in report.bound)
+            other.operators = tuple(
+                o for o in other.operators if o not in {s.name for s in built.spec.operators}
+            )
+        if built.request.name:
+            shell.user_ns[built.request.name] = report.module
+        else:
+            shell.user_ns.update(built.members)
+        slot = Slot(
+            report.cell, report.bound, tuple(o.name for o in built.spec.operators if not o.helper)
+        )
+        self.session.slots[key] = slot
+        _remember(report)
+        report = with_records(report, check(built), built.request.checks)
+        _remember(report)
+        slot.widget = self._widget(built, report)
+        display(slot.widget)
+
+    def _widget(self, built: BuiltCell, report: Report) -> ReportWidget:
+        if all(o.helper for o in built.spec.operators):
+            return ReportWidget(report)
+        widget: ReportWidget
+
+        def rerun(checks: tuple[str, ...], seed: int) -> Report:
+            unknown = [c for c in checks if c not in CHECKS]
+            if unknown:
+                message = f"unknown check {unknown[0]!r}; checks: {', '.join(CHECKS)}"
+                raise ValueError(message)
+            return with_records(widget.report, check(built, checks=checks, seed=seed), checks)
+
+        widget = ReportWidget(report, rerun)
+        return widget
+
+    # -- after a failure ----------------------------------------------------------------------
+
+    def _failed(self, request: Request, problem: Exception, *, keep_old: bool) -> None:
+        """Block the names that the cell defines, unless they are someone else's."""
+        if keep_old:
+            return
+        shell = self.shell
+        assert shell is not None  # noqa: S101  (a magic runs in a shell)
+        names = _defined_names(request)
+        key = self._key(names)
+        previous = self.session.slots.get(key)
+        blocked = {*names, *(previous.names if previous is not None else ())}
+        reason = f"{request.cell_name} did not build: {_first_line(problem)}"
+        for name in blocked:
+            if name not in shell.user_ns or isinstance(shell.user_ns[name], _OURS):
+                shell.user_ns[name] = BlockedName(name, reason)
+
+    def _show_expected(self, problem: Exception) -> None:
+        text = f"{type(problem).__name__}: {problem}"
+        title = "The cell failed, as --expect-error says it must."
+        display({"text/plain": f"{title}\n{text}", "text/html": error_html(title, text)}, raw=True)
+
+
+def _remember(report: Report) -> None:
+    _LAST[:] = [report]
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).splitlines()[0].rstrip(".") + "."
+
+
+def _short(problem: Exception) -> Exception:
+    """Show the person's text alone: no frames of ours, no command line."""
+    text = f"{type(problem).__name__}: {problem}"
+
+    def render() -> list[str]:
+        return text.splitlines()
+
+    problem._render_traceback_ = render  # type: ignore[attr-defined]  # IPython's own hook
+    return problem
+
+
+def _defined_names(request: Request) -> list[str]:
+    """Return the names that a cell means to bind, though it may not even parse."""
+    if request.name:
+        return [request.name]
+    declared = re.findall(r"^[ \t-]*op:[ \t]*[\"']?\w+::(\w+)", request.text, re.M)
+    if declared:
+        return declared
+    functions = [f for f in parse_source(request.text).functions if not f.internal]
+    if request.functions is not None:
+        return list(request.functions)
+    return [f.name for f in functions if not f.name.endswith("_backward")]
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Register the magic and its input step; loading again changes nothing."""
+    shell.register_magics(TpKernelMagics(shell))  # type: ignore[no-untyped-call]
+    steps = shell.input_transformers_cleanup
+    if hoist_magic not in steps:
+        steps.append(hoist_magic)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Remove the magic and its input step; what cells have bound stays."""
+    steps = shell.input_transformers_cleanup
+    while hoist_magic in steps:
+        steps.remove(hoist_magic)
+    shell.magics_manager.magics["cell"].pop("tpkernel", None)
+    shell.magics_manager.registry.pop("TpKernelMagics", None)

@@ -1,0 +1,422 @@
+"""From a cell's text to callable kernels and a report: the steps that the magic and `build` share."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorplay.utils import cpp_jit
+from tpkernel.cell import Cell, parse_cell
+from tpkernel.checks import CHECKS, run_checks
+from tpkernel.codegen import export_source, preamble
+from tpkernel.kernels import Function, KernelModule, Operator, kernels_of
+from tpkernel.operator import define_operators, operator_source
+from tpkernel.reading import Options, read_cell
+from tpkernel.report import (
+    BuildFacts,
+    DiagnosticFacts,
+    Finding,
+    FunctionFacts,
+    GradcheckFacts,
+    OperatorFacts,
+    Report,
+    ValidationRow,
+)
+from tpkernel.spec import CellSpec, OperatorSpec
+from tpkernel.worker import DEFAULT_BUDGET, shared_worker
+
+__all__ = ["BuiltCell", "Request", "build", "build_cell", "check", "with_records"]
+
+# The build's key holds the source's name, and a cell is In[5] in one run and In[6] in the next.
+# So the compiler sees a name that stays, and messages get the cell's own.
+_STABLE_NAME = "<tpkernel cell>"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of one run of a cell.
+
+    Attributes
+    ----------
+    text
+        The cell's text without the magic's line.
+    name
+        ``--name``: the module to bind, and the library's name.
+    functions
+        Functions to export; None for all that can be.
+    flags
+        Strings of compiler flags, each split as a shell would.
+    contiguous
+        ``"error"`` or ``"copy"`` for strided inputs.
+    debug
+        Bounds-checked views, no optimisation, debug symbols.
+    alias_ok
+        Outputs may share memory with inputs.
+    checks
+        Checks to run.
+    in_process
+        Run the checks in this process instead of the worker.
+    budget
+        Seconds for the checks.
+    cell_name, first_line
+        How messages name the text and its first line.
+    option_line
+        Line of the magic, where a wrong option is reported; None without a magic.
+    """
+
+    text: str
+    name: str | None = None
+    functions: tuple[str, ...] | None = None
+    flags: tuple[str, ...] = ()
+    contiguous: str = "error"
+    debug: bool = False
+    alias_ok: bool = False
+    checks: tuple[str, ...] = CHECKS
+    in_process: bool = False
+    budget: float = DEFAULT_BUDGET
+    cell_name: str = "cell"
+    first_line: int = 1
+    option_line: int | None = None
+
+
+@dataclass(frozen=True)
+class BuiltCell:
+    """A cell that can be called.
+
+    Attributes
+    ----------
+    members
+        Name to operator or function, as bound in a notebook.
+    definitions
+        Name to the registered operator, helpers included.
+    """
+
+    request: Request
+    spec: CellSpec
+    library: str
+    members: Mapping[str, Any]
+    definitions: Mapping[str, Any]
+    report: Report
+
+
+@dataclass(frozen=True)
+class _Flags:
+    cflags: list[str] = field(default_factory=list)
+    ldflags: list[str] = field(default_factory=list)
+    macros: list[str] = field(default_factory=list)
+
+
+def split_flags(texts: Sequence[str]) -> _Flags:
+    """Split strings of flags and sort them by who takes them.
+
+    ``-l``, ``-L``, ``-Wl,…`` and library files go to the linker; ``-D`` becomes a definition after
+    our headers, so that ``-DN=2`` cannot break them; everything else goes to the compiler.
+
+    Raises
+    ------
+    ValueError
+        Quotes that do not close.
+    """
+    flags = _Flags()
+    for text in texts:
+        try:
+            words = shlex.split(text)
+        except ValueError as problem:
+            message = f"the flags {text!r} cannot be split: {problem}"
+            raise ValueError(message) from None
+        waiting: str | None = None
+        for word in words:
+            if waiting is not None:
+                _sort_flag(flags, waiting, word)
+                waiting = None
+            elif word in ("-D", "-l", "-L"):
+                waiting = word
+            else:
+                _sort_flag(flags, word[:2], word[2:])
+        if waiting is not None:
+            message = f"the flag {waiting} has no value in {text!r}"
+            raise ValueError(message)
+    return flags
+
+
+def _sort_flag(flags: _Flags, head: str, rest: str) -> None:
+    word = head + rest
+    if head == "-D":
+        flags.macros.append(rest)
+    elif head in ("-l", "-L") or word.startswith("-Wl,") or re.search(r"\.(so(\.\d+)*|a|o)$", word):
+        flags.ldflags.append(word)
+    else:
+        flags.cflags.append(word)
+
+
+def parse_request(request: Request) -> Cell:
+    """Parse a request's text."""
+    return parse_cell(request.text, name=request.cell_name, first_line=request.first_line)
+
+
+def build_cell(request: Request, cell: Cell | None = None) -> BuiltCell:
+    """Build and load a cell; no checks yet.
+
+    Raises
+    ------
+    CellError
+        The text cannot become kernels.
+    BuildError
+        The compiler refuses it; diagnostics stand at the cell's own lines.
+    MissingToolError
+        There is no compiler.
+    """
+    start = time.perf_counter()
+    cell = cell or parse_request(request)
+    spec = read_cell(
+        cell,
+        Options(
+            functions=request.functions,
+            namespace=request.name or "cell",
+            copy=request.contiguous == "copy",
+            alias_ok=request.alias_ok,
+            option_line=request.option_line,
+        ),
+    )
+    parsed = time.perf_counter()
+    found = _compile(request, cell, spec)
+    built = time.perf_counter()
+    library = found.load()
+    kernels = kernels_of(spec, library)
+    definitions = define_operators(spec, kernels)
+    copies = request.contiguous == "copy"
+    members: dict[str, Any] = {
+        o.opname: Operator(definitions[o.opname], o) for o in spec.operators if not o.helper
+    }
+    for function in spec.functions:
+        members[function.name] = Function(getattr(kernels, function.name), function, copies=copies)
+    ready = time.perf_counter()
+    module = KernelModule(request.name or _title(spec), members, str(found.library))
+    report = Report(
+        cell=cell.name,
+        bound=(request.name,) if request.name else tuple(members),
+        build=_build_facts(found, cell, ready - start),
+        operators=tuple(_operator_facts(o) for o in spec.operators),
+        functions=tuple(
+            FunctionFacts(f.name, f.doc, tuple(f.guard_text()), f.line) for f in spec.functions
+        ),
+        timing={
+            "parse": parsed - start,
+            "compile": built - parsed,
+            "load": ready - built,
+            "ready": ready - start,
+        },
+        notes=_notes(spec),
+        module=module,
+    )
+    return BuiltCell(request, spec, str(found.library), members, definitions, report)
+
+
+def _title(spec: CellSpec) -> str:
+    return spec.bound_names[0]
+
+
+def _compile(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
+    try:
+        flags = split_flags((*cell.flags, *request.flags))
+    except ValueError as problem:
+        raise cell.error(str(problem)) from None
+    debug = ["-O0", "-g", "-DTP_DEBUG=1"] if request.debug else []
+    try:
+        return cpp_jit.build_source(
+            request.name or _title(spec),
+            cpp_jit.Source(cell.text, _STABLE_NAME, cell.first_line),
+            preamble=preamble(spec, flags.macros),
+            generated=export_source(spec, flags.macros),
+            extra_cflags=[*debug, *flags.cflags],
+            extra_ldflags=flags.ldflags,
+        )
+    except cpp_jit.BuildError as problem:
+        raise cpp_jit.BuildError(
+            str(problem).replace(_STABLE_NAME, cell.name),
+            diagnostics=[_renamed(d, cell.name) for d in problem.diagnostics],
+            log=problem.log.replace(_STABLE_NAME, cell.name),
+            commands=problem.commands,
+        ) from None
+
+
+def _renamed(diagnostic: cpp_jit.Diagnostic, name: str) -> cpp_jit.Diagnostic:
+    return dataclasses.replace(diagnostic, file=diagnostic.file.replace(_STABLE_NAME, name))
+
+
+def _build_facts(build: cpp_jit.Build, cell: Cell, ready: float) -> BuildFacts:
+    return BuildFacts(
+        key=build.key,
+        folder=str(build.folder),
+        library=str(build.library),
+        cached=build.cached,
+        seconds=build.seconds,
+        ready_seconds=ready,
+        rung=build.rung,
+        commands=build.commands,
+        diagnostics=tuple(
+            DiagnosticFacts(d.line, d.column, d.level, d.message, d.source_line, d.fix)
+            for d in build.diagnostics
+        ),
+        log=build.log.replace(_STABLE_NAME, cell.name),
+    )
+
+
+def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
+    source = operator_source(spec)
+    derivatives = []
+    for derivative in spec.derivatives:
+        if derivative.formula is not None:
+            derivatives.append((derivative.input, derivative.formula.text))
+        elif spec.backward is not None:
+            derivatives.append((derivative.input, f"C++ function {spec.backward.operator}"))
+    return OperatorFacts(
+        name=spec.name,
+        schema=spec.schema,
+        kernel=spec.kernel.doc,
+        origin=spec.origin,
+        doc=spec.doc,
+        guards=tuple(spec.kernel.guard_text()),
+        wrapper=source.wrapper,
+        fake=source.fake,
+        gradient=source.gradient,
+        derivatives=tuple(derivatives),
+        helper=spec.helper,
+    )
+
+
+def _notes(spec: CellSpec) -> tuple[str, ...]:
+    notes = [f"{name} is not bound: {reason}." for name, reason in spec.skipped]
+    if spec.functions and not spec.operators:
+        notes.append(
+            "Bound as plain functions. For an operator with a gradient, declare it in front matter: "
+            "/*--- op: mylib::name(Tensor x) -> Tensor ---*/, each key on its own line."
+        )
+    return tuple(notes)
+
+
+def check(
+    cell: BuiltCell,
+    *,
+    checks: tuple[str, ...] | None = None,
+    seed: int = 0,
+    on_record: Callable[[Any], None] = lambda record: None,
+) -> list[Any]:
+    """Run a cell's checks, in the worker unless the request says otherwise.
+
+    Returns
+    -------
+    list
+        Records of :mod:`tpkernel.checks`; crashes and hangs are findings among them.
+    """
+    wanted = cell.request.checks if checks is None else checks
+    if not wanted or all(o.helper for o in cell.spec.operators):
+        return []
+    if cell.request.in_process:
+        records = []
+        for record in run_checks(cell.spec, cell.definitions, checks=wanted, seed=seed):
+            records.append(record)
+            on_record(record)
+        return records
+    return shared_worker().run(
+        cell.spec,
+        cell.library,
+        checks=wanted,
+        seed=seed,
+        budget=cell.request.budget,
+        on_record=on_record,
+    )
+
+
+def with_records(report: Report, records: Sequence[Any], checks: Sequence[str]) -> Report:
+    """Return the report with the results of `checks` replaced by `records`."""
+    kept = tuple(f for f in report.findings if f.check not in checks)
+    return dataclasses.replace(
+        report,
+        gradcheck=tuple(r for r in records if isinstance(r, GradcheckFacts))
+        if "gradcheck" in checks
+        else report.gradcheck,
+        validation=tuple(r for r in records if isinstance(r, ValidationRow))
+        if "validation" in checks
+        else report.validation,
+        findings=(*kept, *(r for r in records if isinstance(r, Finding))),
+    )
+
+
+def build(
+    text: str,
+    name: str | None = None,
+    *,
+    functions: Sequence[str] | None = None,
+    flags: str | Sequence[str] = (),
+    contiguous: str = "error",
+    debug: bool = False,
+    allow_alias: bool = False,
+    checks: bool | Sequence[str] = True,
+    in_process: bool = False,
+    budget: float = DEFAULT_BUDGET,
+) -> Report:
+    """Build a cell's text without a notebook.
+
+    Parameters
+    ----------
+    text
+        What would stand below ``%%tpkernel``.
+    name
+        Name of the library, and namespace of operators that the text does not declare.
+    functions
+        Functions to export; None for all that can be.
+    flags
+        Compiler flags, as one string or several.
+    contiguous
+        ``"error"``: strided inputs are refused; ``"copy"``: they are copied.
+    debug
+        Bounds-checked views, no optimisation, debug symbols.
+    allow_alias
+        Outputs may share memory with inputs.
+    checks
+        True for all, False for none, or names: ``"gradcheck"``, ``"validation"``.
+    in_process
+        Run the checks here; a kernel that crashes then ends this process.
+    budget
+        Seconds that the checks may take.
+
+    Returns
+    -------
+    Report
+        Its ``module`` holds the functions and operators.
+
+    Raises
+    ------
+    CellError
+        The text cannot become kernels.
+    tensorplay.utils.cpp_jit.BuildError
+        The compiler refuses it.
+    """
+    if contiguous not in ("error", "copy"):
+        message = f"contiguous must be 'error' or 'copy', got {contiguous!r}"
+        raise ValueError(message)
+    wanted = CHECKS if checks is True else () if checks is False else tuple(checks)
+    unknown = [c for c in wanted if c not in CHECKS]
+    if unknown:
+        message = f"unknown check {unknown[0]!r}; checks: {', '.join(CHECKS)}"
+        raise ValueError(message)
+    request = Request(
+        text=text,
+        name=name,
+        functions=None if functions is None else tuple(functions),
+        flags=(flags,) if isinstance(flags, str) else tuple(flags),
+        contiguous=contiguous,
+        debug=debug,
+        alias_ok=allow_alias,
+        checks=wanted,
+        in_process=in_process,
+        budget=budget,
+    )
+    cell = build_cell(request)
+    return with_records(cell.report, check(cell), wanted)

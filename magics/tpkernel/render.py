@@ -1,0 +1,316 @@
+"""A report as text and as static HTML: the same facts, readable anywhere.
+
+The HTML has no script, style sheet, image or identifier, and stands on one line: it must survive
+JupyterLab's sanitizer, a notebook converter without network, and front ends that do not rejoin
+lines. Sections open and close by themselves (``details``). Words and signs carry the meaning, never
+colour alone. Everything that a person typed is escaped.
+"""
+
+from __future__ import annotations
+
+import html
+import shlex
+from collections.abc import Iterable, Sequence
+
+from tpkernel.report import (
+    BuildFacts,
+    Finding,
+    FunctionFacts,
+    GradcheckFacts,
+    OperatorFacts,
+    PairFacts,
+    Report,
+    ValidationRow,
+)
+
+__all__ = ["code_html", "error_html", "report_html", "report_text"]
+
+_SIGNS = {
+    "ok": "✔ pass",
+    "wrong": "✘ FAIL",
+    "error": "✘ ERROR",
+    "inconclusive": "? inconclusive",
+    "missing": "✘ no gradient",
+    "non_deterministic": "✘ not deterministic",
+    "not_differentiable_here": "? not differentiable here",
+}
+# Text of its own on a ground of its own, so that it can be read on light and dark pages.
+_PRE = (
+    "background:#f6f8fa;color:#1f2328;padding:6px 8px;border:1px solid #d0d7de;overflow-x:auto;"
+    "line-height:1.4"
+)
+_TABLE = "border-collapse:collapse;margin:4px 0"
+_CELL = "border:1px solid #8c959f;padding:2px 8px;text-align:left;vertical-align:top"
+
+
+def verdict_text(verdict: str) -> str:
+    """Return a verdict with its sign, such as ``✔ pass``."""
+    return _SIGNS.get(verdict, verdict)
+
+
+# -- text -----------------------------------------------------------------------------------------
+
+
+def report_text(report: Report) -> str:
+    """Return a report as text."""
+    lines = [f"{report.cell}: {report.title}"]
+    for operator in report.operators:
+        if not operator.helper:
+            lines += ["", *_operator_text(operator)]
+    for function in report.functions:
+        lines += ["", f"function {function.signature}", *_guards_text(function.guards)]
+    if report.gradcheck:
+        lines += ["", "gradcheck"]
+        for check in report.gradcheck:
+            lines += _gradcheck_text(check)
+    if report.validation:
+        lines += ["", "validation", *_validation_text(report.validation)]
+    if report.findings:
+        lines += ["", "findings"]
+        lines += [f"  {f.level}: {_finding_text(f)}" for f in report.findings]
+    lines += ["", *_build_text(report.build)]
+    lines += [f"note: {note}" for note in report.notes]
+    return "\n".join(lines)
+
+
+def _operator_text(facts: OperatorFacts) -> list[str]:
+    lines = [f"operator {facts.schema}", f"  kernel   {facts.kernel} (from {facts.origin})"]
+    if facts.doc:
+        lines.append(f"  doc      {facts.doc}")
+    lines += _guards_text(facts.guards)
+    for name, formula in facts.derivatives:
+        lines.append(f"  gradient {name}: {formula}")
+    if not facts.derivatives:
+        lines.append("  gradient none declared; backward raises")
+    for title, source in (("wrapper", facts.wrapper), ("fake", facts.fake), ("autograd", facts.gradient)):
+        if source:
+            lines.append(f"  {title}:")
+            lines += ["    " + line for line in source.rstrip().splitlines()]
+    return lines
+
+
+def _guards_text(guards: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"  guard    {name}: {text}" for name, text in guards]
+
+
+def _gradcheck_text(check: GradcheckFacts) -> list[str]:
+    lines = [f"  {verdict_text(check.verdict)}: {check.operator} on {check.sample}"]
+    for pair in check.pairs:
+        lines.append(f"    output {pair.output} by {pair.input}: {_pair_text(pair)}")
+    if check.message and check.verdict != "ok":
+        lines += ["    " + line for line in check.message.splitlines()]
+    return lines
+
+
+def _pair_text(pair: PairFacts) -> str:
+    text = f"{verdict_text(pair.verdict)}, step {pair.step:.3g}, atol {pair.atol:.3g}, rtol {pair.rtol:.3g}"
+    worst = worst_text(pair)
+    if worst:
+        text += f", {worst}"
+    if pair.cause:
+        text += f". Likely: {pair.cause}"
+    return text
+
+
+def worst_text(pair: PairFacts) -> str:
+    """Return the worst element of a pair in words, or nothing."""
+    if pair.worst is None:
+        return ""
+    worst = pair.worst
+    at_in = ", ".join(map(str, worst["input_index"]))
+    at_out = ", ".join(map(str, worst["output_index"]))
+    return (
+        f"worst at {pair.input}[{at_in}] → output[{at_out}]: analytical {_value(worst['analytical'])}, "
+        f"numerical {_value(worst['numerical'])}, difference {_value(worst['difference'])}, "
+        f"tolerance {_value(worst['tolerance'])}"
+    )
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def _validation_text(rows: Sequence[ValidationRow]) -> list[str]:
+    lines = []
+    for row in rows:
+        head = f"  {row.argument} {row.dtype} {row.device} {row.layout}: "
+        lines.append(head + ("admitted" if row.admitted else f"refused. {row.message}"))
+    return lines
+
+
+def _finding_text(finding: Finding) -> str:
+    where = f"{finding.check} of {finding.operator}" if finding.operator else finding.check
+    return f"{where}: {finding.message}"
+
+
+def _build_text(build: BuildFacts) -> list[str]:
+    how = "found in the cache" if build.cached else "built"
+    lines = [
+        f"build: {how}, {build.seconds:.3f} s to build, ready after {build.ready_seconds:.3f} s, "
+        f"{build.rung} headers",
+        f"  library {build.library}",
+        f"  key     {build.key}",
+    ]
+    lines += [f"  command {shlex.join(command)}" for command in build.commands]
+    lines += [f"  {d.level} at line {d.line}: {d.message}" for d in build.diagnostics]
+    return lines
+
+
+# -- HTML -----------------------------------------------------------------------------------------
+
+
+def report_html(report: Report) -> str:
+    """Return a report as one line of HTML without script or style sheet."""
+    parts = [
+        f"<p><strong>{_e(report.cell)}</strong>: {_e(report.title)}</p>",
+        *(_operator_html(o, opened=len(report.operators) < 3) for o in report.operators if not o.helper),
+        *(_function_html(f) for f in report.functions),
+        _gradcheck_html(report.gradcheck) if report.gradcheck else "",
+        _findings_html(report.findings) if report.findings else "",
+        _validation_html(report.validation) if report.validation else "",
+        _build_html(report.build),
+        *(f"<p>Note: {_e(note)}</p>" for note in report.notes),
+    ]
+    return _one_line(f"<div>{''.join(parts)}</div>")
+
+
+def error_html(title: str, text: str) -> str:
+    """Return an error as one line of HTML."""
+    return _one_line(f"<div><p><strong>{_e(title)}</strong></p>{_pre(text)}</div>")
+
+
+def code_html(source: str, language: str) -> str:
+    """Return coloured source in a block with a ground of its own."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    formatter = HtmlFormatter(noclasses=True, nowrap=True, style="friendly")
+    coloured = highlight(source.rstrip("\n"), get_lexer_by_name(language), formatter)
+    return f'<pre style="{_PRE}">{coloured.rstrip()}</pre>'
+
+
+def _e(text: object) -> str:
+    return html.escape(str(text), quote=True)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", "").replace("\n", "&#10;")
+
+
+def _pre(text: str) -> str:
+    return f'<pre style="{_PRE}">{_e(text)}</pre>'
+
+
+def _details(title: str, body: str, *, opened: bool = True) -> str:
+    return f"<details{' open' if opened else ''}><summary>{_e(title)}</summary>{body}</details>"
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col" style="{_CELL}">{_e(h)}</th>' for h in heads)
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{_e(c)}</td>' for c in row) + "</tr>" for row in rows
+    )
+    return (
+        f'<table style="{_TABLE}"><caption>{_e(caption)}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def _operator_html(facts: OperatorFacts, *, opened: bool) -> str:
+    gradient = [(name, formula) for name, formula in facts.derivatives]
+    body = f"<p><code>{_e(facts.schema)}</code></p>"
+    if facts.doc:
+        body += f"<p>{_e(facts.doc)}</p>"
+    body += f"<p>Kernel <code>{_e(facts.kernel)}</code>, declared by {_e(facts.origin)}.</p>"
+    body += _table("Guards before the kernel", ("argument", "guard"), facts.guards)
+    if gradient:
+        body += _table("Gradients", ("input", "formula"), gradient)
+    else:
+        body += "<p>Gradient: none declared; backward raises.</p>"
+    for title, source in (
+        ("Generated wrapper", facts.wrapper),
+        ("Fake kernel", facts.fake),
+        ("Gradient", facts.gradient),
+    ):
+        if source:
+            body += _details(title, code_html(source, "python"), opened=False)
+    return _details(f"Operator {facts.name}", body, opened=opened)
+
+
+def _function_html(facts: FunctionFacts) -> str:
+    body = f"<p><code>{_e(facts.signature)}</code></p>"
+    if facts.guards:
+        body += _table("Guards before the kernel", ("argument", "guard"), facts.guards)
+    return _details(f"Function {facts.name}", body)
+
+
+def _gradcheck_html(checks: Sequence[GradcheckFacts]) -> str:
+    rows = []
+    messages = []
+    for check in checks:
+        for pair in check.pairs:
+            rows.append(
+                (
+                    check.operator,
+                    check.sample,
+                    f"output {pair.output} by {pair.input}",
+                    verdict_text(pair.verdict) + (f" ({pair.code})" if pair.code else ""),
+                    worst_text(pair),
+                    f"step {pair.step:.3g}, atol {pair.atol:.3g}, rtol {pair.rtol:.3g}",
+                    pair.cause or "",
+                )
+            )
+        if not check.pairs or check.verdict != "ok":
+            messages.append(
+                f"<p>{_e(verdict_text(check.verdict))}: {_e(check.operator)} on {_e(check.sample)}</p>"
+                + (_pre(check.message) if check.message else "")
+            )
+    worst = verdict_text(
+        next((c.verdict for c in checks if c.verdict != "ok"), "ok") if checks else "ok"
+    )
+    heads = ("operator", "sample", "pair", "verdict", "worst element", "step and tolerance", "likely cause")
+    return _details(f"Gradcheck: {worst}", _table("Gradcheck", heads, rows) + "".join(messages))
+
+
+def _validation_html(rows: Sequence[ValidationRow]) -> str:
+    admitted = sum(r.admitted for r in rows)
+    table = _table(
+        "Validation",
+        ("operator", "argument", "dtype", "device", "layout", "answer"),
+        (
+            (r.operator, r.argument, r.dtype, r.device, r.layout,
+             "✔ admitted" if r.admitted else f"✘ {r.message}")
+            for r in rows
+        ),
+    )  # fmt: skip
+    title = f"Validation: {admitted} of {len(rows)} combinations admitted"
+    return _details(title, table, opened=False)
+
+
+def _findings_html(findings: Sequence[Finding]) -> str:
+    rows = [(f.level, f.check, f.operator, f.message) for f in findings]
+    return _details("Findings", _table("Findings", ("level", "check", "operator", "message"), rows))
+
+
+def _build_html(build: BuildFacts) -> str:
+    how = "found in the cache" if build.cached else "built"
+    rows = [
+        ("result", how),
+        ("time to build", f"{build.seconds:.3f} s"),
+        ("ready after", f"{build.ready_seconds:.3f} s"),
+        ("headers", build.rung),
+        ("library", build.library),
+        ("key", build.key),
+    ]
+    body = _table("Build", ("fact", "value"), rows)
+    if build.diagnostics:
+        body += _table(
+            "Compiler messages",
+            ("level", "line", "message"),
+            [(d.level, str(d.line), d.message) for d in build.diagnostics],
+        )
+    body += _details("Commands", _pre("\n".join(shlex.join(c) for c in build.commands)), opened=False)
+    if build.log.strip():
+        body += _details("Compiler output", _pre(build.log), opened=False)
+    return _details(f"Build: {how}", body, opened=False)

@@ -1,0 +1,239 @@
+"""The record of one cell: what was built, what it is, and what the checks found.
+
+Frozen dataclasses of plain data. Text, static HTML and the widget show the same facts; they are
+rendered by :mod:`tpkernel.render` and :mod:`tpkernel.widget`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "BuildFacts",
+    "DiagnosticFacts",
+    "Finding",
+    "FunctionFacts",
+    "GradcheckFacts",
+    "OperatorFacts",
+    "PairFacts",
+    "Report",
+    "ValidationRow",
+]
+
+
+@dataclass(frozen=True)
+class DiagnosticFacts:
+    """One message of the compiler, at the cell's own line."""
+
+    line: int
+    column: int | None
+    level: str
+    message: str
+    source_line: str | None = None
+    fix: str | None = None
+
+
+@dataclass(frozen=True)
+class BuildFacts:
+    """How the library came to be.
+
+    Attributes
+    ----------
+    cached
+        Found, not built by this run.
+    seconds
+        Time of the build that made it.
+    ready_seconds
+        Time from the cell's start until the kernels could be called.
+    """
+
+    key: str
+    folder: str
+    library: str
+    cached: bool
+    seconds: float
+    ready_seconds: float
+    rung: str
+    commands: tuple[tuple[str, ...], ...]
+    diagnostics: tuple[DiagnosticFacts, ...]
+    log: str
+
+
+@dataclass(frozen=True)
+class OperatorFacts:
+    """An operator: declaration, guards, and the source made from them."""
+
+    name: str
+    schema: str
+    kernel: str
+    origin: str
+    doc: str
+    guards: tuple[tuple[str, str], ...]
+    wrapper: str
+    fake: str
+    gradient: str
+    derivatives: tuple[tuple[str, str], ...]
+    helper: bool
+
+
+@dataclass(frozen=True)
+class FunctionFacts:
+    """A plain kernel: signature and guards."""
+
+    name: str
+    signature: str
+    guards: tuple[tuple[str, str], ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class ValidationRow:
+    """What one operator says to one argument of one dtype, device and layout."""
+
+    operator: str
+    argument: str
+    dtype: str
+    device: str
+    layout: str
+    admitted: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class PairFacts:
+    """One output against one input in a gradcheck."""
+
+    output: int
+    input: str
+    verdict: str
+    code: str | None
+    message: str
+    cause: str | None
+    step: float
+    atol: float
+    rtol: float
+    worst: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class GradcheckFacts:
+    """A gradcheck of one operator on one sample."""
+
+    operator: str
+    sample: str
+    verdict: str
+    message: str
+    pairs: tuple[PairFacts, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something a check met that has no place in its table: a crash, a hang, a failed sample."""
+
+    check: str
+    operator: str
+    level: Literal["error", "warning", "note"]
+    message: str
+    signal: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything about one run of a cell.
+
+    Attributes
+    ----------
+    cell
+        The cell's name, such as ``In[5]``.
+    bound
+        Names that the run bound.
+    notes
+        Sentences for the person.
+    module
+        The functions and operators themselves; no part of the plain data.
+    """
+
+    cell: str
+    bound: tuple[str, ...]
+    build: BuildFacts
+    operators: tuple[OperatorFacts, ...] = ()
+    functions: tuple[FunctionFacts, ...] = ()
+    gradcheck: tuple[GradcheckFacts, ...] = ()
+    validation: tuple[ValidationRow, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    timing: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    module: Any = field(default=None, compare=False, repr=False, metadata={"plain": False})
+
+    @property
+    def ok(self) -> bool:
+        """No gradcheck failed and no finding is an error."""
+        bad = {"wrong", "fail", "failed", "error"}
+        return not any(g.verdict in bad for g in self.gradcheck) and not any(
+            f.level == "error" for f in self.findings
+        )
+
+    @property
+    def title(self) -> str:
+        """One line: what, and how it stands."""
+        names = [o.name for o in self.operators if not o.helper]
+        names += [f.name for f in self.functions]
+        how = "from cache" if self.build.cached else f"built in {self.build.seconds:.2f} s"
+        parts = [", ".join(names), how]
+        if self.gradcheck:
+            parts.append(f"gradcheck {self.gradcheck_verdict}")
+        errors = sum(f.level == "error" for f in self.findings)
+        if errors:
+            parts.append(f"{errors} finding{'s' if errors > 1 else ''}")
+        return " · ".join(parts)
+
+    @property
+    def gradcheck_verdict(self) -> str:
+        """The worst verdict over all samples; empty without a gradcheck."""
+        order = ("ok", "not_differentiable_here", "inconclusive", "missing", "non_deterministic")
+        verdicts = [g.verdict for g in self.gradcheck]
+        ranked = {v: i for i, v in enumerate(order)}
+        return max(verdicts, key=lambda v: ranked.get(v, len(order)), default="")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as nested dicts, lists, strings and numbers."""
+        plain: dict[str, Any] = _plain(self)
+        plain["title"] = self.title
+        plain["ok"] = self.ok
+        return plain
+
+    def to_text(self) -> str:
+        """Return the report as readable text."""
+        from tpkernel.render import report_text
+
+        return report_text(self)
+
+    def to_html(self) -> str:
+        """Return the report as one line of script-free HTML."""
+        from tpkernel.render import report_html
+
+        return report_html(self)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": self.to_html()}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            f.name: _plain(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if f.metadata.get("plain", True)
+        }
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,310 @@
+"""Checks in a process of their own, so that a kernel that crashes or hangs ends that one.
+
+One warm child per session. It gets a cell's spec and the library's path, runs the checks and sends
+each record as it is made. When it dies, the last thing it announced and the signal become a
+finding; the next request starts a fresh one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+from tpkernel.errors import KernelCrash
+from tpkernel.report import Finding
+from tpkernel.spec import CellSpec
+
+__all__ = ["Worker", "serve", "shared_worker"]
+
+#: Seconds that a request's checks may take together.
+DEFAULT_BUDGET = 20.0
+#: Seconds that a fresh child may take to import what it needs.
+START_LIMIT = 60.0
+
+
+class Worker:
+    """A child process that runs checks.
+
+    Requests are serialised: a callback of a widget may arrive from another thread while a cell
+    waits for its checks.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._errors: IO[bytes] | None = None
+        self._ready = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child, or None."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Start the child if there is none; its imports run while the caller goes on."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                return
+            self.close()
+            ours, theirs = _pipe()
+            self._errors = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115
+            roots = {
+                str(Path(sys.modules[n].__file__ or "").parents[1])
+                for n in ("tensorplay", "tpkernel")
+            }
+            code = (
+                f"import sys; sys.path[:0] = {sorted(roots)!r}; "
+                f"from tpkernel.worker import serve; serve({theirs.fileno()})"
+            )
+            # A session of its own: the notebook's Interrupt is meant for the notebook.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+            theirs.close()
+            self._connection = ours
+            self._ready = False
+
+    def close(self) -> None:
+        """End the child."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            if self._process is not None:
+                if self._process.poll() is None:
+                    self._process.kill()
+                self._process.wait()
+            if self._errors is not None:
+                self._errors.close()
+            self._process = self._connection = self._errors = None
+
+    def run(
+        self,
+        spec: CellSpec,
+        library: str,
+        *,
+        checks: tuple[str, ...],
+        seed: int = 0,
+        budget: float = DEFAULT_BUDGET,
+        on_record: Callable[[Any], None] = lambda record: None,
+    ) -> list[Any]:
+        """Run checks in the child.
+
+        Parameters
+        ----------
+        spec, library
+            The cell and its library.
+        checks
+            Names of :data:`tpkernel.checks.CHECKS`.
+        seed
+            Seed of made samples.
+        budget
+            Seconds for all of them; then the child is ended.
+        on_record
+            Called with each record as it arrives.
+
+        Returns
+        -------
+        list
+            The records. A crash or a hang is one more :class:`~tpkernel.report.Finding` at the end.
+
+        Raises
+        ------
+        RuntimeError
+            The child does not start, or fails in our own code.
+        """
+        with self._lock:
+            records: list[Any] = []
+            try:
+                self._await_start()
+                assert self._connection is not None  # noqa: S101  (started above)
+                self._connection.send((spec, library, checks, seed, budget))
+                self._collect(records, on_record, budget)
+            except KernelCrash as crash:
+                operator = next((o.name for o in spec.operators if o.name in crash.during), "")
+                finding = Finding(
+                    crash.during.split()[0] if crash.during else "worker",
+                    operator,
+                    "error",
+                    f"KernelCrash: {crash}",
+                    crash.signal,
+                )
+                records.append(finding)
+                on_record(finding)
+            except BaseException:
+                self.close()
+                raise
+            return records
+
+    def _await_start(self) -> None:
+        self.start()
+        if self._ready:
+            return
+        assert self._connection is not None  # noqa: S101  (started above)
+        try:
+            if not self._connection.poll(START_LIMIT):
+                message = f"the check worker did not start within {START_LIMIT:.0f} s"
+                raise RuntimeError(message)
+            self._connection.recv()
+        except (EOFError, OSError):
+            text = self._stderr()
+            self.close()
+            message = f"the check worker could not start: {text or 'no message'}"
+            raise RuntimeError(message) from None
+        self._ready = True
+
+    def _collect(self, records: list[Any], on_record: Callable[[Any], None], budget: float) -> None:
+        """Receive until the child says it is done; a dead or silent child raises KernelCrash."""
+        connection = self._connection
+        assert connection is not None  # noqa: S101  (started by the caller)
+        deadline = time.monotonic() + budget
+        during = "starting"
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                if left <= 0 or not connection.poll(left):
+                    self.close()
+                    message = f"no answer within {budget:g} s during {during}; the worker was ended"
+                    raise KernelCrash(message, signal=None, during=during)
+                kind, value = connection.recv()
+            except (EOFError, ConnectionResetError, BrokenPipeError):
+                raise self._crash(during) from None
+            if kind == "progress":
+                during = value
+            elif kind == "record":
+                records.append(value)
+                on_record(value)
+            elif kind == "done":
+                return
+            else:
+                message = f"the check worker failed: {value}"
+                raise RuntimeError(message)
+
+    def _crash(self, during: str) -> KernelCrash:
+        process = self._process
+        assert process is not None  # noqa: S101  (it was talking to us)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        code = process.poll()
+        said = self._stderr()
+        self.close()
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            how = f"signal {-code} ({name}: {_MEANING.get(name, 'ended from outside')})"
+        else:
+            name = None
+            how = f"exit status {code}"
+        message = f"{how} during {during}"
+        return KernelCrash(f"{message}. {said}" if said else message, signal=name, during=during)
+
+    def _stderr(self) -> str:
+        """The last line that a C library wrote before the end, without Python's stack dump."""
+        if self._errors is None:
+            return ""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").splitlines()
+        own = [
+            n
+            for n in lines
+            if n.strip()
+            and not n.startswith(
+                (
+                    "Fatal Python error",
+                    "  File",
+                    "Thread",
+                    "Current thread",
+                    "Extension modules",
+                    "Stack",
+                    "Python runtime state",
+                )
+            )
+        ]
+        return own[0].strip()[:300] if own else ""
+
+
+_MEANING = {
+    "SIGSEGV": "memory that is not the kernel's own",
+    "SIGBUS": "memory that is not there",
+    "SIGABRT": "abort",
+    "SIGFPE": "integer division by zero or overflow",
+    "SIGILL": "an instruction this processor does not have",
+    "SIGKILL": "killed, perhaps for memory",
+    "SIGALRM": "time budget used up",
+}
+
+_shared: Worker | None = None
+_shared_lock = threading.Lock()
+
+
+def shared_worker() -> Worker:
+    """Return the session's worker; it ends with the session."""
+    global _shared  # noqa: PLW0603  (one per process)
+    with _shared_lock:
+        if _shared is None:
+            _shared = Worker()
+            atexit.register(_shared.close)
+        return _shared
+
+
+def _pipe() -> tuple[Connection, Connection]:
+    import socket
+
+    ours, theirs = socket.socketpair()
+    return Connection(ours.detach()), Connection(theirs.detach())
+
+
+def serve(descriptor: int) -> None:
+    """Run requests until the other end closes: the child's main function."""
+    import faulthandler
+
+    connection = Connection(descriptor)
+    faulthandler.enable()
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from tpkernel import checks
+
+    connection.send("ready")
+    while True:
+        try:
+            spec, library, wanted, seed, budget = connection.recv()
+        except EOFError:
+            os._exit(0)
+        # If the parent dies, nobody is left to end an endless loop: the alarm's default action does.
+        signal.setitimer(signal.ITIMER_REAL, budget + 5)
+        try:
+            operators = checks.load_operators(spec, library)
+            found = checks.run_checks(
+                spec,
+                operators,
+                checks=wanted,
+                seed=seed,
+                progress=lambda text: connection.send(("progress", text)),
+            )
+            for record in found:
+                connection.send(("record", record))
+            connection.send(("done", None))
+        except Exception as problem:  # told to the parent, which raises it
+            import traceback
+
+            connection.send(
+                ("failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc()}")
+            )
+        signal.setitimer(signal.ITIMER_REAL, 0)
