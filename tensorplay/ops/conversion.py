@@ -10,6 +10,7 @@ from tensorplay import _device, _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.ops.arguments import SCALARS, reject
+from tensorplay.ops.dims import is_dense, strides_of
 from tensorplay.ops.elementwise import broadcast_shapes
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 
@@ -27,11 +28,15 @@ def _shapes(make: Any) -> Iterable[Sample]:
     yield Sample((make(3, 4).t(),), name="transposed")
 
 
+def _clone_rule(x: Spec) -> Spec:
+    return x if is_dense(x.shape, strides_of(x)) else Spec(x.shape, x.dtype)
+
+
 clone = Primitive(
     "clone(Tensor input) -> Tensor",
-    "Copy on memory of its own; part of the graph.",
-    lambda x: x.copy(order="K"),
-    rule=lambda x: x,
+    "Copy on memory of its own, laid out as the input if that has no gaps; part of the graph.",
+    lambda x: x.copy(order="K" if x.flags.forc or is_dense(x.shape, x.strides, x.itemsize) else "C"),
+    rule=_clone_rule,
     vjp={"input": Vjp(lambda g, s: g)},
     jvp="linear",
     check_first=False,

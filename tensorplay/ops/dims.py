@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tensorplay._tensor import Spec, contiguous_strides
 
-__all__ = ["resolve_size", "strides_of", "view_strides", "wrap_dim", "wrap_dims"]
+__all__ = ["is_dense", "resolve_size", "strides_of", "view_strides", "wrap_dim", "wrap_dims"]
 
 
 def wrap_dim(where: str, dim: int, ndim: int) -> int:
@@ -76,6 +76,16 @@ def resolve_size(where: str, size: Sequence[int], numel: int) -> tuple[int, ...]
 def strides_of(spec: Spec) -> tuple[int, ...]:
     """Return the strides of `spec` in elements, also where it leaves them out."""
     return contiguous_strides(spec.shape) if spec.strides is None else spec.strides
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int], step: int = 1) -> bool:
+    """Tell whether elements at `strides` fill their memory without gaps, `step` to the next."""
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
 
 
 def view_strides(spec: Spec, shape: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -240,7 +240,7 @@ def _index_rule(x: Spec, indices: Sequence[Any]) -> Spec:
 
 def _index(x: Any, indices: Sequence[Any]) -> Any:
     try:
-        return np.asarray(x[_selection(indices)])
+        return np.asarray(x[_selection(indices)], order="C")  # NumPy follows the layout of x
     except IndexError:
         _index_shape("index", x, indices)
         _check_indices("index", x, indices)
