@@ -310,14 +310,15 @@ inline int call(R_ (*function)(A_...), const char* name, const TVMFFIAny* args, 
 }  // namespace jit
 }  // namespace tensorplay
 
-#define TP_EXPORT(Name, Function)                                                            \
-  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##Name(                    \
-      void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {                      \
-    return ::tensorplay::jit::call(Function, #Name, args, count, result);                    \
+// The parameters have unlikely names because `Function` is looked up where they are visible.
+#define TP_EXPORT(Name, Function)                                                               \
+  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##Name(                       \
+      void*, const TVMFFIAny* tp_args_, int32_t tp_count_, TVMFFIAny* tp_result_) {             \
+    return ::tensorplay::jit::call(Function, #Name, tp_args_, tp_count_, tp_result_);           \
   }
 #define TP_EXPORT_DOC(Name, Text)                                                            \
   extern "C" __attribute__((visibility("default"))) int __tvm_ffi__doc_##Name(               \
-      void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {                                 \
-    TVMFFIByteArray bytes{Text, sizeof(Text) - 1};                                           \
-    return TVMFFIStringFromByteArray(&bytes, result);                                        \
+      void*, const TVMFFIAny*, int32_t, TVMFFIAny* tp_result_) {                             \
+    TVMFFIByteArray tp_bytes_{Text, sizeof(Text) - 1};                                           \
+    return TVMFFIStringFromByteArray(&tp_bytes_, tp_result_);                                        \
   }

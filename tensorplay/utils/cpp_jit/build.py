@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +38,10 @@ from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.exports import check_exports
 from tensorplay.utils.cpp_jit.source import (
     Scan,
+    engine_words,
     header_may_be_missing,
     implied_headers,
+    names,
     needs_full_headers,
     scan,
 )
@@ -47,7 +50,6 @@ if TYPE_CHECKING:
     from tensorplay.utils.cpp_jit.load import Module
 
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
-_RUNGS = ("light", "full", "stock")
 _STOCK_HEADERS = (
     "tvm/ffi/container/tensor.h",
     "tvm/ffi/dtype.h",
@@ -465,7 +467,8 @@ def _shadowing(paths: Sequence[str], command: Sequence[str]) -> tuple[str, ...]:
 
 # One translation unit
 
-_remembered_rung: dict[tuple[str, tuple[str, ...]], str] = {}
+#: Words that made a light build of a name fail: the next edit that still holds one skips it.
+_needs_full: dict[str, frozenset[str]] = {}
 
 
 def _compile_unit(unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
@@ -494,8 +497,10 @@ def _compile_unit(unit: Unit, work: Path, compiler: toolchain.Compiler, cache: C
                 log="\n".join(logs),
                 commands=commands,
             )
+        if rung == "light":
+            quoted = re.findall(r"[`'‘](?:[\w:]*::)?(\w+)", "\n".join(d.message for d in errors))
+            _needs_full[unit.name] = frozenset(quoted) & engine_words()
         rung = following
-    _remembered_rung[unit.name, unit.cflags] = rung
     return Product(
         library=_OUTPUT,
         commands=tuple(commands),
@@ -511,8 +516,12 @@ def _compile_unit(unit: Unit, work: Path, compiler: toolchain.Compiler, cache: C
 
 def first_rung(unit: Unit, scans: Sequence[Scan]) -> str:
     """Return the set of headers to try first: what the words need, or what the last edit needed."""
-    rung = "light" if needs_full_headers(scans) is None else "full"
-    return max(rung, _remembered_rung.get((unit.name, unit.cflags), rung), key=_RUNGS.index)
+    if needs_full_headers(scans) is not None:
+        return "full"
+    known = _needs_full.get(unit.name)
+    if known and any(known & names(part.code) for part in scans):
+        return "full"
+    return "light"
 
 
 def _next_rung(rung: str, errors: Sequence[Diagnostic], output: str) -> str | None:

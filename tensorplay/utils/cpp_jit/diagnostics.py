@@ -189,13 +189,19 @@ def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
                 draft.file = texts.own
                 draft.line, draft.column = required
             required = None
+            _move_before_line_break(draft, texts)
             drafts.append(draft)
         elif found := _FIX.match(line):
             _add_fix(drafts, found["text"])
         else:
             drafts += _from_linker(line, texts)
+    if any(d.level == "error" and d.file != "<exports>" for d in drafts):
+        # That an export does not compile either is a consequence.
+        drafts = [d for d in drafts if d.file != "<exports>"]
     rank = {"error": 0, "warning": 2, "note": 4}
-    drafts = list({(d.file, d.line, d.column, d.message): d for d in reversed(drafts)}.values())[::-1]
+    drafts = list({(d.file, d.line, d.column, d.message): d for d in reversed(drafts)}.values())[
+        ::-1
+    ]
     drafts.sort(key=lambda d: rank[d.level] + (d.file != texts.own))
     return tuple(draft.finish(texts) for draft in drafts)
 
@@ -208,6 +214,22 @@ def _from_message(found: re.Match[str]) -> _Draft:
     column = int(found["column"]) if found["column"] else None
     text = found["text"].replace("tvm::ffi::tensorplay_light::", "tvm::ffi::")
     return _Draft(found["file"], int(found["line"]), column, cast("Level", level), text)
+
+
+def _move_before_line_break(draft: _Draft, texts: Texts) -> None:
+    """Move "expected ';' before" the first word of a line to the end of the line that lacks it."""
+    if not re.search(r"expected .*[;,].* before ", draft.message) or draft.column is None:
+        return
+    line = texts.line(draft.file, draft.line)
+    if draft.file not in texts.lines or line is None or line[: draft.column - 1].strip():
+        return
+    number = draft.line - 1
+    while (earlier := texts.line(draft.file, number)) is not None:
+        code = earlier.split("//")[0].rstrip()
+        if code and not code.endswith("*/"):
+            draft.line, draft.column, draft.fix = number, len(code) + 1, ";"
+            return
+        number -= 1
 
 
 def _add_note(drafts: list[_Draft], note: _Draft) -> None:
@@ -231,7 +253,7 @@ def _from_linker(line: str, texts: Texts) -> list[_Draft]:
         message = f"`{symbol}` is declared and used but not defined"
         return [_Draft(texts.own, place[0], place[1], "error", message)]
     if found := _LINKER.match(line):
-        if found["text"].startswith(("ld returned", "error: ld returned", "warning:")):
+        if re.match(r"(?:error: )?ld returned|warning:|.*: in function ", found["text"]):
             return []
         return [_Draft("", 0, None, "error", f"linker: {found['text']}")]
     if found := _DRIVER.match(line):

@@ -8,10 +8,13 @@ doubt it says nothing and the compiler answers.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from tensorplay.utils.cpp_jit.toolchain import find_engine
 
 _LITERAL_OR_COMMENT = re.compile(
     r"//(?:\\\n|[^\n])*"
@@ -98,6 +101,22 @@ _MATH_NAMES = (
 )
 _MATH = frozenset(f"{name}{suffix}" for name in _MATH_NAMES.split() for suffix in ("", "f", "l"))
 _STD_NAME = re.compile(r"\bstd\s*::\s*(\w+)")
+
+
+_LACKS_STD = re.compile(
+    r"is not a member of [`'‘]std|no member named .* in namespace [`'‘]std"
+    r"|incomplete type [`'‘](?:class |struct )?std::"
+    r"|[`'‘]std::[^'’]*['’] (?:was not|has not been|does not name)"
+    r"|undefined template [`'‘]std::|is defined in header"
+)
+
+
+@functools.lru_cache(maxsize=1)
+def engine_words() -> frozenset[str]:
+    """Return every identifier in the engine's headers."""
+    folder = find_engine().include_paths[0] / "tvm" / "ffi"
+    files = (*folder.glob("*.h"), *folder.glob("container/*.h"))
+    return frozenset().union(*(names(file.read_text("utf-8", "replace")) for file in files))
 
 
 @dataclass(frozen=True)
@@ -242,10 +261,15 @@ def implied_headers(parts: Iterable[Scan]) -> tuple[str, ...]:
 
 def header_may_be_missing(message: str) -> bool:
     """Return whether an error of a light build could vanish with the engine's full headers."""
-    if re.search(r"tvm::|TVM_FFI|tensorplay::jit|\bffi\b|\bstd\b|is defined in header", message):
+    if member := re.search(r"has no member named [`'‘](\w+)", message):
+        return "tvm::ffi" in message and member[1] in engine_words()
+    if re.search(r"tvm::|TVM_FFI|tensorplay::jit|\bffi\b", message) or _LACKS_STD.search(message):
         return True
     undeclared = re.search(r"[`'‘](\w+)['’] (?:was not declared|has not been declared)", message)
-    return undeclared is not None and (undeclared[1] in _MATH or undeclared[1] in _GLOBAL_C)
+    if undeclared is None:
+        return False
+    word = undeclared[1]
+    return word in _MATH or word in _GLOBAL_C or (word[0].isupper() and word in engine_words())
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

@@ -1,0 +1,303 @@
+"""How long a cell takes to build, against the engine's own `load_inline` in the same run.
+
+``python -m tests.benchmarks.build`` prints a table; every row alternates between the two, so that a
+busy machine slows both. ``--rounds 1`` is quick. The figures are medians of wall time from the text
+to the first call; the ratio of medians is what holds on other machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+SMALL = """
+void scale(tvm::ffi::TensorView x, tvm::ffi::TensorView out, double factor) {
+  const float* from = static_cast<const float*>(x.data_ptr());
+  float* to = static_cast<float*>(out.data_ptr());
+  for (int64_t i = 0; i < x.size(0); ++i) to[i] = static_cast<float>(factor) * from[i];
+}
+"""
+
+SOFTMAX = """
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace {
+
+struct Plan {
+  int64_t outer, length, inner;
+};
+
+Plan plan(tvm::ffi::TensorView x, int64_t dim) {
+  int64_t ndim = x.ndim();
+  TVM_FFI_CHECK(ndim > 0, ValueError) << "softmax of a scalar";
+  if (dim < 0) dim += ndim;
+  TVM_FFI_CHECK_GE(dim, 0, IndexError) << "dimension out of range";
+  TVM_FFI_CHECK_LT(dim, ndim, IndexError) << "dimension out of range";
+  Plan p{1, x.size(dim), 1};
+  for (int64_t i = 0; i < dim; ++i) p.outer *= x.size(i);
+  for (int64_t i = dim + 1; i < ndim; ++i) p.inner *= x.size(i);
+  return p;
+}
+
+void check_like(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
+  TVM_FFI_CHECK_EQ(x.ndim(), y.ndim(), ValueError);
+  for (int64_t i = 0; i < x.ndim(); ++i) TVM_FFI_CHECK_EQ(x.size(i), y.size(i), ValueError);
+  TVM_FFI_CHECK(x.IsContiguous() && y.IsContiguous(), ValueError) << "contiguous tensors only";
+  TVM_FFI_CHECK(x.dtype() == y.dtype(), TypeError) << x.dtype() << " against " << y.dtype();
+}
+
+template <typename T>
+void forward(const T* x, T* y, Plan p) {
+  std::vector<T> row(static_cast<size_t>(p.length));
+  for (int64_t o = 0; o < p.outer; ++o) {
+    for (int64_t i = 0; i < p.inner; ++i) {
+      const T* from = x + o * p.length * p.inner + i;
+      T* to = y + o * p.length * p.inner + i;
+      for (int64_t j = 0; j < p.length; ++j) row[j] = from[j * p.inner];
+      T top = *std::max_element(row.begin(), row.end());
+      T total = 0;
+      for (T& value : row) total += value = std::exp(value - top);
+      for (int64_t j = 0; j < p.length; ++j) to[j * p.inner] = row[j] / total;
+    }
+  }
+}
+
+template <typename T>
+void backward(const T* grad, const T* y, T* out, Plan p) {
+  for (int64_t o = 0; o < p.outer; ++o) {
+    for (int64_t i = 0; i < p.inner; ++i) {
+      int64_t base = o * p.length * p.inner + i;
+      T dot = 0;
+      for (int64_t j = 0; j < p.length; ++j) {
+        dot += grad[base + j * p.inner] * y[base + j * p.inner];
+      }
+      for (int64_t j = 0; j < p.length; ++j) {
+        int64_t at = base + j * p.inner;
+        out[at] = y[at] * (grad[at] - dot);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void softmax(tvm::ffi::TensorView x, tvm::ffi::TensorView y, int64_t dim) {
+  check_like(x, y);
+  Plan p = plan(x, dim);
+  if (x.dtype().bits == 32) {
+    forward(static_cast<const float*>(x.data_ptr()), static_cast<float*>(y.data_ptr()), p);
+  } else {
+    forward(static_cast<const double*>(x.data_ptr()), static_cast<double*>(y.data_ptr()), p);
+  }
+}
+
+void softmax_backward(tvm::ffi::TensorView grad, tvm::ffi::TensorView y, tvm::ffi::TensorView out,
+                      int64_t dim) {
+  check_like(grad, y);
+  check_like(y, out);
+  Plan p = plan(y, dim);
+  if (y.dtype().bits == 32) {
+    backward(static_cast<const float*>(grad.data_ptr()), static_cast<const float*>(y.data_ptr()),
+             static_cast<float*>(out.data_ptr()), p);
+  } else {
+    backward(static_cast<const double*>(grad.data_ptr()), static_cast<const double*>(y.data_ptr()),
+             static_cast<double*>(out.data_ptr()), p);
+  }
+}
+"""
+
+FOUR = """
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+int64_t fib(int64_t n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
+double norm(tvm::ffi::TensorView x) {
+  double sum = 0;
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    double v = static_cast<const double*>(x.data_ptr())[i];
+    sum += v * v;
+  }
+  return std::sqrt(sum);
+}
+std::string describe(tvm::ffi::TensorView x, const std::string& name) {
+  if (x.ndim() > 3) throw std::invalid_argument("at most three dimensions");
+  return name + " has " + std::to_string(x.numel()) + " elements";
+}
+tvm::ffi::Tensor ramp(int64_t n) {
+  TVM_FFI_CHECK(n >= 0, ValueError) << "n is " << n;
+  auto t = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, tvm::ffi::Shape({n}),
+                                          DLDataType{kDLFloat, 64, 1}, DLDevice{kDLCPU, 0});
+  for (int64_t i = 0; i < n; ++i) static_cast<double*>(t.data_ptr())[i] = static_cast<double>(i);
+  return t;
+}
+"""
+
+FULL = """
+#include <tvm/ffi/container/map.h>
+tvm::ffi::Map<tvm::ffi::String, int64_t> count(tvm::ffi::Array<tvm::ffi::String> words) {
+  tvm::ffi::Map<tvm::ffi::String, int64_t> out;
+  for (const auto& word : words) out.Set(word, out.count(word) ? out[word] + 1 : 1);
+  return out;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One text, what it exports, and a first call."""
+
+    label: str
+    text: str
+    functions: tuple[str, ...]
+    call: Callable[[object], object]
+
+
+def _scale(module: object) -> object:
+    x = np.ones(4, np.float32)
+    return module.scale(x, np.zeros_like(x), 2.0)
+
+
+def _softmax(module: object) -> object:
+    x = np.ones((2, 3), np.float32)
+    return module.softmax(x, np.zeros_like(x), 1)
+
+
+CASES = (
+    Case("small kernel", SMALL, ("scale",), _scale),
+    Case("softmax, 80 lines", SOFTMAX, ("softmax", "softmax_backward"), _softmax),
+    Case("four exports", FOUR, ("fib", "norm", "describe", "ramp"), lambda m: m.fib(5)),
+    Case("full headers", FULL, ("count",), lambda m: m.count(["a"])),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Median seconds of ours and of the engine's."""
+
+    label: str
+    ours: float
+    engine: float
+
+    @property
+    def ratio(self) -> float:
+        """Return ours over the engine's."""
+        return self.ours / self.engine
+
+
+def _timed(load: Callable[..., object], case: Case, text: str) -> float:
+    start = time.perf_counter()
+    case.call(load("bench", cpp_sources=text, functions=list(case.functions)))
+    return time.perf_counter() - start
+
+
+def measure(rounds: int) -> list[Row]:
+    """Return one row per case: cold builds, the warm cell, and the warm cell in a new process."""
+    import tvm_ffi.cpp
+
+    from tensorplay.utils import cpp_jit
+    from tensorplay.utils.cpp_jit import support
+
+    loaders = (cpp_jit.load_inline, tvm_ffi.cpp.load_inline)
+    for case in CASES:  # what is made once per environment is no part of a cell's time
+        _timed(cpp_jit.load_inline, case, case.text)
+    support.wait_for_background()
+    rows = []
+    for case in CASES:
+        times: tuple[list[float], list[float]] = ([], [])
+        for number in range(rounds):
+            text = f"{case.text}\n// edit {number} of {time.time_ns()}\n"
+            for load, taken in zip(loaders, times, strict=True):
+                taken.append(_timed(load, case, text))
+        rows.append(Row(f"new cell: {case.label}", *map(statistics.median, times)))
+    times = ([], [])
+    for _ in range(max(rounds, 3)):
+        for load, taken in zip(loaders, times, strict=True):
+            taken.append(_timed(load, CASES[0], text := CASES[0].text))
+    rows.append(Row("same cell again", *(statistics.median(taken[1:]) for taken in times)))
+    fresh = [
+        _in_new_process(text, engine=engine) for engine in (False, True) for _ in range(rounds)
+    ]
+    rows.append(
+        Row(
+            "same cell, new process",
+            statistics.median(fresh[:rounds]),
+            statistics.median(fresh[rounds:]),
+        )
+    )
+    return rows
+
+
+def _in_new_process(text: str, *, engine: bool) -> float:
+    """Return seconds of `load_inline` in a fresh process, without the import of the engine."""
+    code = (
+        "import sys, time\n"
+        "from tensorplay.utils import cpp_jit\n"
+        "cpp_jit.is_available()\n"
+        "import tvm_ffi.cpp\n"
+        f"load = {'tvm_ffi.cpp' if engine else 'cpp_jit'}.load_inline\n"
+        "text = sys.stdin.read()\n"
+        "start = time.perf_counter()\n"
+        "load('bench', cpp_sources=text, functions=['scale']).scale\n"
+        "print(time.perf_counter() - start)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    return float(done.stdout)
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as a Markdown table."""
+    lines = ["| | TensorPlay | engine | ratio |", "|---|---:|---:|---:|"]
+    lines += [
+        f"| {r.label} | {r.ours * 1e3:.1f} ms | {r.engine * 1e3:.1f} ms | {r.ratio:.3f} |"
+        for r in rows
+    ]
+    return "\n".join(lines)
+
+
+@pytest.mark.benchmark
+def test_a_new_small_cell_takes_less_than_seven_tenths_of_the_engines_time(monkeypatch, tmp_path):
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path / "engine"))
+    rows = {row.label: row for row in measure(3)}
+    assert rows["new cell: small kernel"].ratio <= 0.7
+    assert rows["new cell: four exports"].ratio <= 0.7
+    assert rows["same cell again"].ours <= 0.010
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TENSORPLAY_CACHE_DIR"] = str(Path(folder, "ours"))
+        os.environ["TVM_FFI_CACHE_DIR"] = str(Path(folder, "engine"))
+        sys.stdout.write(table(measure(rounds)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""The sets of headers: same text, same results, same errors on each; the right one chosen."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tensorplay.utils import cpp_jit
+
+build = importlib.import_module("tensorplay.utils.cpp_jit.build")
+
+KERNELS = r"""
+#include <string>
+#include <vector>
+
+int64_t sum_dims(tvm::ffi::TensorView x) {
+  int64_t total = 0;
+  for (int64_t size : x.shape()) total += size;
+  return total + x.ndim() + x.dim() + x.size(-1) + x.numel() + x.shape().back();
+}
+int64_t strides(const tvm::ffi::TensorView& x) { return x.stride(0) * 1000 + x.strides()[1]; }
+bool contiguous(tvm::ffi::TensorView x) {
+  return x.IsContiguous() && x.is_contiguous() && tvm::ffi::IsContiguous(*&x) == x.IsContiguous();
+}
+double mixed(int32_t a, float b, bool c, const std::string& d) { return a + b + c + d.size(); }
+std::string text(const std::string& s) { return s + s; }
+void check(tvm::ffi::TensorView x) {
+  DLDataType f32{kDLFloat, 32, 1};
+  TVM_FFI_CHECK(x.dtype() == f32, TypeError) << "expected " << f32 << ", got " << x.dtype();
+  TVM_FFI_CHECK_GE(x.ndim(), 1, ValueError) << "rank";
+  TVM_FFI_ICHECK_LT(x.size(0), 5) << "too long";
+  TVM_FFI_ICHECK_NOTNULL(x.data_ptr());
+  TVM_FFI_CHECK_EQ(x.device().device_type, kDLCPU, ValueError);
+}
+tvm::ffi::Tensor filled(tvm::ffi::ShapeView like, int64_t) = delete;
+tvm::ffi::Tensor grid(int64_t rows, int64_t columns) {
+  tvm::ffi::Shape shape({rows, columns});
+  std::vector<int64_t> same(shape.begin(), shape.end());
+  TVM_FFI_ICHECK_EQ(shape.Product(), same[0] * same[1]);
+  auto t = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, shape, DLDataType{kDLInt, 64, 1},
+                                          DLDevice{kDLCPU, 0});
+  for (int64_t i = 0; i < t.numel(); ++i) static_cast<int64_t*>(t.data_ptr())[i] = i;
+  tvm::ffi::Tensor copy = t, other;
+  other = copy;
+  return other;
+}
+int64_t passed_through(tvm::ffi::Tensor t) { return t.numel() + t.shape()[0]; }
+int64_t raw(DLTensor* t) { return t->ndim; }
+void thrower() { throw 42; }
+"""
+# tvm::ffi::IsContiguous takes a DLTensor; the line above is for the compiler to refuse a view.
+KERNELS = KERNELS.replace(" && tvm::ffi::IsContiguous(*&x) == x.IsContiguous()", "").replace(
+    "tvm::ffi::Tensor filled(tvm::ffi::ShapeView like, int64_t) = delete;\n", ""
+)
+NAMES = (
+    "sum_dims strides contiguous mixed text check grid passed_through raw thrower".split()  # noqa: SIM905
+)
+MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+CALLS: dict[str, Callable[[cpp_jit.Module], object]] = {
+    "sum_dims": lambda m: m.sum_dims(MATRIX),
+    "strides": lambda m: m.strides(MATRIX.T),
+    "contiguous": lambda m: (m.contiguous(MATRIX), m.contiguous(MATRIX.T)),
+    "mixed": lambda m: m.mixed(1, 2.5, True, "abc"),
+    "text": lambda m: (m.text("ab"), m.text("long enough to be an object")),
+    "check": lambda m: m.check(MATRIX),
+    "grid": lambda m: m.grid(2, 3).numpy().tolist(),
+    "passed_through": lambda m: m.passed_through(MATRIX),
+    "raw": lambda m: m.raw(MATRIX),
+    "wrong dtype": lambda m: m.check(MATRIX.astype(np.int16)),
+    "wrong rank": lambda m: m.check(np.float32(1.0).reshape(())),
+    "too long": lambda m: m.check(np.zeros(7, np.float32)),
+    "wrong count": lambda m: m.raw(MATRIX, MATRIX),
+    "wrong type": lambda m: m.mixed("1", 2.5, True, "abc"),
+    "no string": lambda m: m.mixed(1, 2.5, True, 4),
+    "float for int": lambda m: m.mixed(1.5, 2.5, True, ""),
+    "none": lambda m: m.raw(None),
+    "negative": lambda m: m.grid(-1, 3),
+    "thrown value": lambda m: m.thrower(),
+}
+
+
+def outcome(call: Callable[[cpp_jit.Module], object], module: cpp_jit.Module) -> object:
+    try:
+        return call(module)
+    except Exception as error:  # noqa: BLE001 - the outcome of any kind is what is compared
+        return type(error), str(error)
+
+
+@pytest.fixture(scope="module")
+def rungs() -> dict[str, cpp_jit.Module]:
+    """Return one source built with each set of headers."""
+    modules = {}
+    for rung in ("light", "full", "stock"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(build, "first_rung", lambda unit, scans, rung=rung: rung)
+            text = KERNELS if rung != "stock" else KERNELS.replace("throw 42", "")
+            exports = NAMES
+            made = cpp_jit.build_source(f"each_{rung}", cpp_jit.Source(text), exports=exports)
+        assert made.rung == rung
+        modules[rung] = made.load()
+    return modules
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_set_of_headers_gives_the_same_results_and_errors(rungs, call):
+    light = outcome(CALLS[call], rungs["light"])
+    assert outcome(CALLS[call], rungs["full"]) == light
+    # The engine's own macro lets a thrown value end the process; all else is the same there too.
+    if call != "thrown value":
+        assert outcome(CALLS[call], rungs["stock"]) == light
+    assert light is None or light != ()
+
+
+FULL = r"""
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/optional.h>
+using tvm::ffi::Array;
+using tvm::ffi::Map;
+using tvm::ffi::Optional;
+using tvm::ffi::String;
+
+Array<int64_t> squares(int64_t n) {
+  Array<int64_t> out;
+  for (int64_t i = 0; i < n; ++i) out.push_back(i * i);
+  return out;
+}
+Map<String, int64_t> lengths(Array<String> words) {
+  Map<String, int64_t> out;
+  for (const String& word : words) out.Set(word, static_cast<int64_t>(word.size()));
+  return out;
+}
+int64_t or_default(Optional<int64_t> value) { return value.has_value() ? value.value() : -1; }
+int64_t boom(Optional<int64_t> value) { throw 42; }
+"""
+
+
+def test_containers_take_the_full_headers_and_come_back_as_python_values():
+    made = cpp_jit.build_source(
+        "containers", cpp_jit.Source(FULL), exports=["squares", "lengths", "or_default", "boom"]
+    )
+    assert made.rung == "full"
+    assert len(made.commands) == 1
+    module = made.load()
+    assert module.squares(4) == [0, 1, 4, 9]
+    assert module.lengths(["a", "some longer word"]) == {"a": 1, "some longer word": 16}
+    assert (module.or_default(None), module.or_default(3)) == (-1, 3)
+    with pytest.raises(TypeError, match="Mismatched type on argument #0"):
+        module.or_default("x")
+    with pytest.raises(RuntimeError, match="kernel threw a value of type int"):
+        module.boom(None)
+
+
+def test_the_compilers_answer_leads_to_the_full_headers_and_is_remembered():
+    text = "using namespace tvm::ffi;\nint64_t f(Array<int64_t> a) {{ return a.size() + {}; }}"
+    first = cpp_jit.build_source("answered", cpp_jit.Source(text.format(0)), exports=["f"])
+    assert first.rung == "full"
+    assert len(first.commands) == 2
+    second = cpp_jit.build_source("answered", cpp_jit.Source(text.format(1)), exports=["f"])
+    assert len(second.commands) == 1
+    assert second.load().f([1, 2]) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "result"),
+    [
+        ("double f(double x) { return std::exp(x) + exp(x); }", (0.0,), 2.0),
+        ("int64_t f(int64_t n) { std::vector<int64_t> v(n, 2); return v.size(); }", (3,), 3),
+        (
+            "int64_t f(int64_t a) { return std::max<int64_t>(a, 3) + std::to_string(a).size(); }",
+            (1,),
+            4,
+        ),
+        ('int64_t f() { return strlen("four"); }', (), 4),
+        ("int64_t f(double x) { return std::isnan(x) ? 1 : std::lround(x); }", (2.6,), 3),
+    ],
+)
+def test_standard_headers_that_the_engine_would_have_brought_in_are_added(text, call, result):
+    made = cpp_jit.build_source("implied", cpp_jit.Source(text), exports=["f"])
+    assert made.rung == "light"
+    assert len(made.commands) == 1
+    assert made.load().f(*call) == result
+
+
+def test_a_mistake_of_the_person_is_not_retried_with_other_headers():
+    for text in (
+        "int64_t f() { return valeu; }",
+        "int64_t f(tvm::ffi::TensorView x) { x.sizze(0); }",
+    ):
+        with pytest.raises(cpp_jit.BuildError) as caught:
+            cpp_jit.build_source("once", cpp_jit.Source(text), exports=["f"])
+        assert len(caught.value.commands) == 1
+
+
+def test_code_may_define_the_export_itself_and_raise_through_the_run_time():
+    generated = r"""
+    extern "C" int __tvm_ffi_half(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+      if (count != 1) return tp_rt_raise("TypeError", "[m::half] expected 1 argument");
+      try {
+        if (args[0].v_int64 < 0) tp_rt_throw("ValueError", "[m::half] argument 'n': negative");
+        result->type_index = kTVMFFIFloat;
+        result->v_float64 = half(args[0].v_int64);
+        return 0;
+      } catch (...) {
+        return tp_rt_raise_current();
+      }
+    }
+    """
+    for rung in ("light", "full"):
+        extra = "// tvm::ffi::Array" if rung == "light" else "using A = tvm::ffi::Any;"
+        text = cpp_jit.Source(f"double half(int64_t n) {{ return n / 2.0; }}\n{extra}")
+        made = cpp_jit.build_source(f"half_{rung}", text, generated=generated)
+        assert made.rung == rung
+        module = made.load()
+        assert module.half(3) == 1.5
+        with pytest.raises(TypeError, match=r"\[m::half\] expected 1"):
+            module["half"](1, 2)
+        with pytest.raises(ValueError, match="argument 'n': negative"):
+            module.half(-1)
+
+
+def test_a_function_may_have_any_name():
+    names = ["count", "args", "result", "name", "call", "function", "bytes", "Value"]
+    text = "".join(f"int64_t {name}() {{ return {i}; }}\n" for i, name in enumerate(names))
+    module = cpp_jit.load_inline("names", cpp_sources=text, functions=dict.fromkeys(names, "Doc."))
+    assert [module[name]() for name in names] == list(range(len(names)))
+
+
+def test_the_engines_export_macro_works_in_the_text():
+    text = "static int64_t one() { return 1; }\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(uno, one);"
+    assert cpp_jit.build_source("macro", cpp_jit.Source(text)).load().uno() == 1

@@ -1,0 +1,121 @@
+"""What is read from a source before compiling."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from tensorplay.utils.cpp_jit.source import (
+    blank,
+    closest,
+    implied_headers,
+    needs_full_headers,
+    scan,
+)
+
+TEXT = r"""
+#include <cmath>
+# include "mine.h"
+// void commented(int x) {}
+/* #include <hidden.h>
+   void also_commented() {} */
+const char* s = "void quoted() { } // not a comment";
+const char* r = R"x(void raw() { " )x";
+static inline double plain(const double* p, int64_t n = 3, float beta=1.5f) { return p[n]; }
+namespace a { namespace b {
+int64_t nested(tvm::ffi::TensorView x, const std::map<int, int>& m, unsigned) { if (n) { f(); } }
+}}
+extern "C" { void in_c(void) {} }
+template <typename T> void generic(T x) {}
+struct S { void method() {} };
+void S::method2() {}
+int declared(int a);
+[[nodiscard]] auto trailing(bool b) -> int { return b ? '{' : '}'; }
+"""
+
+
+def test_functions_with_their_parameters():
+    found = {function.name: function for function in scan(TEXT).functions}
+    assert set(found) == {"plain", "nested", "in_c", "trailing"}
+    plain = found["plain"]
+    assert plain.line == TEXT[: TEXT.index("plain")].count("\n") + 1
+    assert [(p.name, p.type) for p in plain.parameters] == [
+        ("p", "const double*"),
+        ("n", "int64_t"),
+        ("beta", "float"),
+    ]
+    assert plain.parameters[0].value is NotImplemented
+    assert (plain.parameters[1].value, plain.parameters[2].value) == (3, 1.5)
+    assert plain.result == "double"
+    nested = found["nested"].parameters
+    assert [(p.name, p.type) for p in nested] == [
+        ("x", "tvm::ffi::TensorView"),
+        ("m", "const std::map<int, int>&"),
+        ("", "unsigned"),
+    ]
+    assert found["in_c"].parameters == ()
+
+
+def test_includes():
+    found = scan(TEXT)
+    assert found.includes == ("cmath",)
+    assert found.local_includes == ("mine.h",)
+
+
+@given(st.text(alphabet="ab \n\"'/*\\R(x){};", max_size=60))
+def test_blanking_keeps_every_line_and_column(text):
+    result = blank(text)
+    assert len(result) == len(text)
+    assert [i for i, c in enumerate(result) if c == "\n"] == [
+        i for i, c in enumerate(text) if c == "\n"
+    ]
+    scan(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("tvm::ffi::TensorView x; tvm :: ffi :: Shape s;", None),
+        ("tvm::ffi::Map<int, int> m;", "tvm::ffi::Map"),
+        ("// tvm::ffi::Map", None),
+        ('"tvm::ffi::Map"', None),
+        ("#include <tvm/ffi/c_api.h>", None),
+        ("#include <tvm/ffi/function.h>", "<tvm/ffi/function.h>"),
+        ("TVM_FFI_THROW(ValueError)", None),
+        ("TVM_FFI_STATIC_INIT_BLOCK() {}", "TVM_FFI_STATIC_INIT_BLOCK"),
+    ],
+)
+def test_what_needs_the_full_headers(text, reason):
+    assert needs_full_headers([scan(text)]) == reason
+
+
+def test_headers_that_names_imply():
+    text = "#include <vector>\nstd::vector<std::string> v; auto e = std::exp(1.0); memcpy(a, b, 1);"
+    assert set(implied_headers([scan(text)])) == {"string", "cmath", "cstring"}
+    assert implied_headers([scan("#include <math.h>\ndouble y = exp(x);")]) == ()
+    assert implied_headers([scan("x.exp(1); my::exp(2); // std::string")]) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "stateful"),
+    [
+        ("int64_t f() { return 1; }", False),
+        ("static int64_t g(int a) { return a; }", False),
+        ("static const int n = 3; constexpr int m = 4; const double x = 1;", False),
+        ("static int n = 0;", True),
+        ("int n;", True),
+        ("std::vector<int> v{1, 2};", True),
+        ("namespace q { int n = 3; }", True),
+        ("int64_t f() { static int n; return ++n; }", True),
+        ("thread_local int x;", True),
+        ("struct S { int a; };\nusing T = int;\ntypedef int U;\nvoid f(int a);", False),
+        ("template <typename T> struct C { static int n; };", True),
+    ],
+)
+def test_sources_with_variables_that_outlive_a_call(text, stateful):
+    assert scan(text).stateful is stateful
+
+
+def test_the_closest_name():
+    assert closest("addd", ["sub", "add"]) == "add"
+    assert closest("zzz", ["sub", "add"]) is None
