@@ -1,0 +1,102 @@
+"""Every notebook of the repository runs from top to bottom, and says the same when it is saved."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter, MarkdownExporter
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+FIRST = FOLDER / "01_first_kernel.ipynb"
+
+# What a person must be able to read in a saved copy, where there is no widget.
+SCHEMA = "mylib::softplus(Tensor x, float beta=1.0) -> Tensor"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+pytestmark = pytest.mark.slow
+
+
+class VisibleText(HTMLParser):
+    """Collects the text of a page as it is read with scripts and styles taken away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self._hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._hidden += tag in {"script", "style"}
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in {"script", "style"}
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.parts.append(data)
+
+    @classmethod
+    def of(cls, page: str) -> str:
+        reader = cls()
+        reader.feed(page)
+        return " ".join(" ".join(reader.parts).split())
+
+
+@pytest.fixture(scope="session", params=NOTEBOOKS, ids=lambda path: path.stem)
+def executed(request: pytest.FixtureRequest) -> NotebookNode:
+    """Return a notebook as it is after all cells have run; a cell that raises fails here."""
+    notebook = nbformat.read(request.param, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=180,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(FOLDER)}},
+        # A stored widget state makes nbconvert drop the static report: see docs of `Report`.
+        store_widget_state=False,
+    )
+    client.execute()
+    return notebook
+
+
+def test_there_is_a_first_notebook() -> None:
+    assert FIRST in NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_kept_without_outputs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert "widgets" not in notebook.metadata
+    assert notebook.metadata.kernelspec.name == "python3"
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == [], cell.source
+            assert cell.execution_count is None, cell.source
+
+
+def test_every_cell_ran_and_none_raised(executed: NotebookNode) -> None:
+    code = [cell for cell in executed.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    for cell in code:
+        assert all(output.output_type != "error" for output in cell.outputs), cell.source
+
+
+def test_every_widget_has_a_static_form(executed: NotebookNode) -> None:
+    for cell in executed.cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if WIDGET_VIEW in data:
+                assert "text/plain" in data, cell.source
+
+
+def test_saved_copy_shows_schema_and_verdict_without_the_widget(executed: NotebookNode) -> None:
+    page, _ = HTMLExporter().from_notebook_node(executed)
+    text, _ = MarkdownExporter().from_notebook_node(executed)
+    for shown in (VisibleText.of(page), VisibleText.of(text)):
+        assert SCHEMA in shown
+        assert "gradcheck" in shown.lower()
