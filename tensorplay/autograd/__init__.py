@@ -11,13 +11,25 @@ from tensorplay.autograd.grad_mode import (
     no_grad,
     set_grad_enabled,
 )
+from tensorplay.autograd.gradcheck import (
+    GradcheckError,
+    GradcheckReport,
+    gradcheck,
+    gradcheck_report,
+    gradgradcheck,
+)
 
 __all__ = [
     "Function",
+    "GradcheckError",
+    "GradcheckReport",
     "backward",
     "enable_grad",
     "forward_ad",
     "grad",
+    "gradcheck",
+    "gradcheck_report",
+    "gradgradcheck",
     "graph",
     "is_grad_enabled",
     "no_grad",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.autograd import grad_mode
-from tensorplay.autograd.graph import AccumulateGrad, Edge, Hooks, Node
+from tensorplay.autograd.graph import AccumulateGrad, Edge, Hooks, Node, add_to_grad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,9 +75,7 @@ def check_gradient(grad: Any, spec: Spec, where: str) -> Tensor:
     shape = grad._array.shape
     if shape != spec.shape:
         lead = len(shape) - len(spec.shape)
-        if lead < 0 or any(
-            b not in (1, a) for a, b in zip(shape[lead:], spec.shape, strict=True)
-        ):
+        if lead < 0 or any(b not in (1, a) for a, b in zip(shape[lead:], spec.shape, strict=True)):
             message = (
                 f"{where} - got {list(shape)} but expected shape compatible with "
                 f"{list(spec.shape)}."
@@ -112,8 +110,13 @@ def _run_tensor_hooks(hooks: Hooks, grad: Tensor) -> Tensor:
     return grad
 
 
-def _arrive(state: _Pass, node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
-    """Run what happens to gradients before the node: hooks, retained gradients, captures."""
+def _arrive(
+    state: _Pass, node: Node, grads: list[Tensor | None], *, runs: bool
+) -> list[Tensor | None]:
+    """Run what happens to gradients before the node: hooks, captures, retained gradients.
+
+    Pre-hooks belong to the node and stay away where it does not run.
+    """
     leaf = node.variable if isinstance(node, AccumulateGrad) else None
     if leaf is not None and leaf._hooks is not None and grads[0] is not None:
         grads[0] = _run_tensor_hooks(leaf._hooks.grad, grads[0])
@@ -122,56 +125,97 @@ def _arrive(state: _Pass, node: Node, grads: list[Tensor | None]) -> list[Tensor
             grad = grads[number]
             if grad is not None:
                 grads[number] = _run_tensor_hooks(hooks, grad)
-    if node._pre_hooks:
-        for hook in tuple(node._pre_hooks.values()):
-            replaced = hook(tuple(grads))
-            if replaced is not None:
-                replaced = replaced if isinstance(replaced, (tuple, list)) else (replaced,)
-                if len(replaced) != len(grads):
-                    message = (
-                        f"[register_prehook] expected {len(grads)} gradients from the hook of "
-                        f"{node.name()}, got {len(replaced)}."
-                    )
-                    raise RuntimeError(message)
-                grads = list(replaced)
+    if runs and node._pre_hooks:
+        grads = _run_pre_hooks(node, grads)
     if node._retain is not None:
         for number, reference in node._retain.items():
             tensor, grad = reference(), grads[number]
             if tensor is not None and grad is not None:
-                kept = grad.clone() if state.create_graph else grad.detach().clone()
-                tensor._grad = kept if tensor._grad is None else tensor._grad + kept
-    for number, grad in enumerate(grads):
-        for position in state.captures.get((id(node), number), ()):
-            state.captured[position] = grad
+                add_to_grad(tensor, grad)
+    if state.captures:
+        for number, grad in enumerate(grads):
+            for position in state.captures.get((id(node), number), ()):
+                state.captured[position] = grad
     return grads
 
 
-def _call(state: _Pass, node: Node, grads: list[Tensor | None], needed: list[bool]) -> list[Any]:
-    results = list(node.apply(grads, needed))
+def _run_pre_hooks(node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
+    assert node._pre_hooks is not None
+    for hook in tuple(node._pre_hooks.values()):
+        replaced = hook(tuple(grads))
+        if replaced is None:
+            continue
+        replaced = replaced if isinstance(replaced, (tuple, list)) else (replaced,)
+        if len(replaced) != len(grads):
+            message = (
+                f"[register_prehook] expected {len(grads)} gradients from the hook of "
+                f"{node.name()}, got {len(replaced)}."
+            )
+            raise RuntimeError(message)
+        where = f"[register_prehook] the hook of {node.name()} returned an invalid gradient"
+        grads = [
+            None if g is None or spec is None else check_gradient(g, spec, where)
+            for g, spec in zip(replaced, node.outputs, strict=True)
+        ]
+    return grads
+
+
+def _call(
+    state: _Pass, node: Node, grads: list[Tensor | None], needed: list[bool]
+) -> Sequence[Tensor | None]:
+    results = node.apply(grads, needed)
     if len(results) != len(node.edges):
-        message = (
-            f"function {node.name()} returned an incorrect number of gradients "
-            f"(expected {len(node.edges)}, got {len(results)})"
-        )
-        raise RuntimeError(message)
+        raise RuntimeError(_wrong_count(node, len(results)))
     if node._post_hooks:
         for hook in tuple(node._post_hooks.values()):
             replaced = hook(tuple(results), tuple(grads))
             if replaced is not None:
-                results = list(replaced) if isinstance(replaced, (tuple, list)) else [replaced]
+                results = replaced if isinstance(replaced, (tuple, list)) else (replaced,)
+                if len(results) != len(node.edges):
+                    raise RuntimeError(_wrong_count(node, len(results)))
     if not state.retain_graph:
         node.release()
     return results
 
 
-def _deliver(state: _Pass, edge: Edge, grad: Tensor) -> None:
-    buffer = state.buffers.setdefault(id(edge.node), [None] * max(len(edge.node.outputs), 1))
+def _wrong_count(node: Node, got: int) -> str:
+    return (
+        f"function {node.name()} returned an incorrect number of gradients "
+        f"(expected {len(node.edges)}, got {got})"
+    )
+
+
+def _deliver(state: _Pass, edge: Edge, grad: Tensor | None) -> None:
+    buffer = state.buffers.get(id(edge.node))
+    if buffer is None:
+        buffer = state.buffers[id(edge.node)] = [None] * max(len(edge.node.outputs), 1)
+    if grad is None:
+        return
     present = buffer[edge.output_nr]
     buffer[edge.output_nr] = grad if present is None else present + grad
 
 
+def _visit(
+    state: _Pass, node: Node, grads: list[Tensor | None], useful: set[int] | None
+) -> Sequence[Any]:
+    """Run hooks and formula of one node; return its gradients, nothing if it does not run."""
+    if isinstance(node, AccumulateGrad):
+        grads = _arrive(state, node, grads, runs=state.accumulate)
+        if state.accumulate:
+            results = node.apply(grads, ())
+            for hook in tuple((node._post_hooks or {}).values()):
+                hook(tuple(results), tuple(grads))
+        return ()
+    needed = [e is not None and (useful is None or id(e.node) in useful) for e in node.edges]
+    runs = any(needed)
+    grads = _arrive(state, node, grads, runs=runs)
+    if not runs or (not node.takes_undefined and all(g is None for g in grads)):
+        return ()
+    return _call(state, node, grads, needed)
+
+
 def run_backward(
-    roots: Sequence[tuple[Edge, Tensor]],
+    roots: Sequence[tuple[Edge, Tensor | None]],
     *,
     retain_graph: bool,
     create_graph: bool,
@@ -183,7 +227,8 @@ def run_backward(
     Parameters
     ----------
     roots
-        Edges to start from, each with its gradient.
+        Edges to start from, each with its gradient. None is a gradient that is not defined, with
+        which the formula of a `Function` is called all the same.
     retain_graph
         Keep what the nodes saved.
     create_graph
@@ -213,29 +258,20 @@ def run_backward(
         while ready:
             _, key, node = heapq.heappop(ready)
             grads = state.buffers.pop(key, None)
-            runs = grads is not None and (useful is None or key in useful)
-            results: list[Any] = [None] * len(node.edges)
-            if runs and grads is not None:
-                grads = _arrive(state, node, grads)
-                needed = [
-                    e is not None and (useful is None or id(e.node) in useful) for e in node.edges
-                ]
-                if isinstance(node, AccumulateGrad):
-                    if accumulate:
-                        node.apply(grads, ())
-                elif any(needed):
-                    results = _call(state, node, grads, needed)
-            for number, edge_ in enumerate(node.edges):
-                if edge_ is None:
+            results: Sequence[Any] = ()
+            if grads is not None and (useful is None or key in useful):
+                results = _visit(state, node, grads, useful)
+            for number, target in enumerate(node.edges):
+                if target is None:
                     continue
-                result = results[number]
+                result = results[number] if results else None
                 if result is not None:
-                    spec = edge_.node.outputs[edge_.output_nr]
+                    spec = target.node.outputs[target.output_nr]
                     assert spec is not None
                     where = f"Function {node.name()} returned an invalid gradient at index {number}"
-                    _deliver(state, edge_, check_gradient(result, spec, where))
-                target = id(edge_.node)
-                pending[target] -= 1
-                if pending[target] == 0:
-                    heapq.heappush(ready, (-edge_.node.sequence, target, edge_.node))
+                    _deliver(state, target, check_gradient(result, spec, where))
+                waiting = id(target.node)
+                pending[waiting] -= 1
+                if pending[waiting] == 0:
+                    heapq.heappush(ready, (-target.node.sequence, waiting, target.node))
     return state.captured

@@ -111,7 +111,9 @@ def _tensors_only(operator: str, tensors: tuple[Any, ...]) -> tuple[Tensor | Non
 class FunctionNode(Node):
     """Node of a joint backward formula: one call gives the gradients of all inputs."""
 
-    __slots__ = ("_name", "ctx", "formula", "input_specs")
+    __slots__ = ("_name", "ctx", "formula")
+
+    takes_undefined = True
 
     def __init__(
         self,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tensorplay._tensor import Spec, Tensor, spec_of
+from tensorplay.autograd import grad_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +36,8 @@ class Edge(NamedTuple):
 class RemovableHandle:
     """Takes a hook away again by `remove()`, or at the end of a ``with`` block."""
 
-    def __init__(self, hooks: OrderedDict[int, Any], hook: Any) -> None:
-        self._hooks = weakref.ref(hooks) if isinstance(hooks, Hooks) else (lambda: hooks)
+    def __init__(self, hooks: Hooks, hook: Any) -> None:
+        self._hooks = weakref.ref(hooks)
         self.id = next(_sequence)
         hooks[self.id] = hook
 
@@ -76,6 +79,7 @@ class Node:
 
     edges: Sequence[Edge | None]
     outputs: Sequence[Spec | None]
+    takes_undefined: ClassVar[bool] = False  # whether `apply` is called if no gradient arrived
 
     def __init__(self, edges: Sequence[Edge | None], outputs: Sequence[Spec | None] = ()) -> None:
         self.edges = edges
@@ -145,6 +149,29 @@ class Node:
         return f"<{self.name()} object at {id(self):#x}>"
 
 
+# Two threads may reach the same leaf, or the same retained tensor, at once.
+_accumulating = threading.RLock()
+
+
+def add_to_grad(tensor: Tensor, grad: Tensor) -> None:
+    """Add `grad` to ``tensor.grad``.
+
+    The first gradient is copied: it may be on its way elsewhere too, or be a broadcast view. Later
+    ones are added in place, so that references to ``grad`` stay valid, unless the sum must have a
+    history of its own.
+    """
+    recorded = grad_mode.state.enabled and grad.requires_grad
+    with _accumulating:
+        present = tensor._grad
+        if present is None:
+            tensor._grad = grad.clone() if recorded else grad.detach().clone()
+        elif recorded or (grad_mode.state.enabled and present.requires_grad):
+            tensor._grad = present + grad
+        else:
+            with grad_mode.no_grad():
+                present.add_(grad)
+
+
 class AccumulateGrad(Node):
     """The end of a path: adds what arrives to the ``grad`` of a leaf."""
 
@@ -152,20 +179,16 @@ class AccumulateGrad(Node):
 
     def __init__(self, variable: Tensor) -> None:
         super().__init__((), (spec_of(variable),))
+        # It leads nowhere, so it can run as soon as its gradient is complete.
+        self.sequence = sys.maxsize
         self.variable = variable
 
-    def apply(self, grads: Grads, needed: Sequence[bool]) -> Sequence[Tensor | None]:  # noqa: ARG002
+    def apply(self, grads: Grads, needed: Sequence[bool]) -> Sequence[Tensor | None]:
         """Add the gradient to ``variable.grad`` and run the post-accumulate hooks."""
         grad, variable = grads[0], self.variable
         if grad is None:
             return ()
-        if variable._grad is None:
-            # A copy: the same gradient may be on its way to another leaf, or be a broadcast view.
-            variable._grad = grad.clone() if grad.requires_grad else grad.detach().clone()
-        elif grad.requires_grad or variable._grad.requires_grad:
-            variable._grad = variable._grad + grad
-        else:
-            variable._grad.add_(grad)
+        add_to_grad(variable, grad)
         hooks = variable._hooks
         if hooks is not None and hooks.post_accumulate:
             for hook in tuple(hooks.post_accumulate.values()):
@@ -203,8 +226,11 @@ def edge_of(tensor: Tensor) -> Edge | None:
     # The node holds the leaf; the leaf holds the node weakly, so that they make no cycle.
     node = None if tensor._accumulator is None else tensor._accumulator()
     if node is None:
-        node = AccumulateGrad(tensor)
-        tensor._accumulator = weakref.ref(node)
+        with _accumulating:  # all graphs that use the leaf must end in one node
+            node = None if tensor._accumulator is None else tensor._accumulator()
+            if node is None:
+                node = AccumulateGrad(tensor)
+                tensor._accumulator = weakref.ref(node)
     return Edge(node, 0)
 
 

@@ -1,0 +1,393 @@
+"""Checks of gradients against differences, with a verdict, the worst element and a likely cause.
+
+``tensorplay.autograd.gradcheck`` is the function itself; the names of this module are attributes
+of it, so that both ``autograd.gradcheck(f, x)`` and ``autograd.gradcheck.gradcheck(f, x)`` work.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tensorplay._tensor import Tensor, spec_of, wrap
+from tensorplay.autograd.backward import grad
+from tensorplay.autograd.gradcheck import report as words
+from tensorplay.autograd.gradcheck.check import Checker, Options
+from tensorplay.autograd.gradcheck.inputs import admitted, find_tensors, parameter_names
+from tensorplay.autograd.gradcheck.numerical import (
+    Differences,
+    Evaluator,
+    Layout,
+    machine_epsilon,
+    precision_for,
+    tensors_in,
+)
+from tensorplay.autograd.gradcheck.report import GradcheckReport, PairReport, WorstElement
+
+__all__ = [
+    "GradcheckError",
+    "GradcheckReport",
+    "PairReport",
+    "WorstElement",
+    "get_numerical_jacobian_wrt_specific_input",
+    "gradcheck",
+    "gradcheck_report",
+    "gradgradcheck",
+]
+
+
+class GradcheckError(RuntimeError):
+    """A gradient is not proven right.
+
+    Attributes
+    ----------
+    report
+        The full report, None where the check could not begin.
+    """
+
+    def __init__(self, message: str, report: GradcheckReport | None = None) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+def _arguments(operator: str, inputs: Any) -> tuple[Any, ...]:
+    if isinstance(inputs, Tensor):
+        return (inputs,)
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs)
+    message = (
+        f"[{operator}] argument 'inputs': expected a Tensor or a tuple of arguments, got "
+        f"{type(inputs).__name__}. Write (x,), and keywords as kwargs={{…}}."
+    )
+    raise TypeError(message)
+
+
+def _check_flags(options: Options) -> None:
+    if not options.check_forward_ad and not options.check_backward_ad:
+        message = "[gradcheck] expected at least one of check_forward_ad and check_backward_ad."
+        raise AssertionError(message)
+    if options.check_batched_grad and not options.check_backward_ad:
+        message = "[gradcheck] setting check_batched_grad=True needs check_backward_ad=True."
+        raise AssertionError(message)
+    if options.check_batched_forward_grad:
+        if not options.check_forward_ad:
+            message = (
+                "[gradcheck] setting check_batched_forward_grad=True needs check_forward_ad=True."
+            )
+            raise AssertionError(message)
+        message = "[gradcheck] check_batched_forward_grad needs vmap, which is not available."
+        raise NotImplementedError(message)
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    eps: float | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+    masked: bool | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> GradcheckReport:
+    """Compare the gradients of `func` with central differences.
+
+    Parameters
+    ----------
+    func
+        Function of the inputs that returns a tensor, or a sequence or mapping of them.
+    inputs
+        A tensor, or the tuple of positional arguments. Tensors in lists, tuples and dictionaries
+        are found; those that require grad are checked.
+    eps
+        Step of the differences. By default 1e-6 in float64, times the element where that is
+        larger than 1, and as large as rounding asks for in narrower types.
+    atol, rtol
+        Allowed gap ``atol + rtol * abs(numerical)``; by default 1e-5 and 1e-3 in float64. The
+        bound on the error of the numerical value is added.
+    raise_exception
+        Whether a verdict other than ``ok`` raises.
+    nondet_tol
+        Allowed difference between two backward passes.
+    check_undefined_grad
+        Whether the formula must take missing gradients for zeros.
+    check_grad_dtypes
+        Whether the formula must return the type of the input itself.
+    check_batched_grad
+        Whether gradients for a batch of output gradients must be those for each.
+    check_batched_forward_grad
+        The same for tangents.
+    check_forward_ad, check_backward_ad
+        Which modes are checked.
+    fast_mode
+        Compare one random combination per input and output; look closer only if it differs.
+    masked
+        Accepted for compatibility; there are no sparse layouts.
+    kwargs
+        Keyword arguments of `func`.
+
+    Returns
+    -------
+    GradcheckReport
+        True in a condition if every gradient is right; prints as text.
+
+    Raises
+    ------
+    GradcheckError
+        A gradient is wrong, missing, or cannot be proven right at this point.
+    ValueError
+        No input requires grad.
+    AssertionError
+        The flags contradict each other, or the shape of the outputs depends on the values.
+    """
+    options = Options(
+        eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes, check_batched_grad,
+        check_batched_forward_grad, check_forward_ad, check_backward_ad, fast_mode,
+    )  # fmt: skip
+    _check_flags(options)
+    checker = Checker(func, _arguments("gradcheck", inputs), dict(kwargs or {}), options)
+    _warn_of_narrow_types(checker)
+    report = checker.run()
+    if not report and raise_exception:
+        raise GradcheckError(f"{report.message}\n{report.to_text()}", report)
+    return report
+
+
+def _warn_of_narrow_types(checker: Checker) -> None:
+    for leaf in checker.checked:
+        if machine_epsilon(leaf.tensor.dtype) > 1e-12:
+            warnings.warn(
+                f"[gradcheck] input {leaf.name} is {leaf.tensor.dtype!r}, not a double precision "
+                "floating point or complex tensor: the check can tell less.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def gradcheck_report(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    eps: float | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+    masked: bool | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> GradcheckReport:
+    """Compare the gradients of `func` with central differences; every finding is in the report.
+
+    The parameters are those of `gradcheck`. Where the function or a formula raises, the verdict
+    is ``error``, with code ``bad_input`` (what the check was given), ``output_unstable`` (the
+    outputs change shape) or ``exception``.
+
+    Raises
+    ------
+    AssertionError
+        The flags contradict each other.
+    """
+    options = Options(
+        eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes, check_batched_grad,
+        check_batched_forward_grad, check_forward_ad, check_backward_ad, fast_mode,
+    )  # fmt: skip
+    _check_flags(options)
+    try:
+        checker = Checker(func, _arguments("gradcheck_report", inputs), dict(kwargs or {}), options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return _error_report([], "bad_input", error)
+    names = [leaf.name for leaf in checker.checked]
+    try:
+        return checker.run()
+    except AssertionError as error:
+        return _error_report(names, "output_unstable", error)
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is a finding
+        return _error_report(names, "exception", error)
+
+
+def _error_report(names: list[str], code: str, error: Exception) -> GradcheckReport:
+    message = str(error) if code == "bad_input" else f"{type(error).__name__}: {error}"
+    nan = float("nan")
+    pairs = tuple(
+        PairReport(0, name, words.ERROR, code, message, None, None, nan, nan, nan)
+        for name in names or ("inputs",)
+    )
+    return GradcheckReport(words.ERROR, pairs, message)
+
+
+@dataclass
+class _FirstDerivative:
+    """The vector-Jacobian product of a function, as a function of its inputs and the vectors."""
+
+    func: Callable[..., Any]
+    count: int
+    kwargs: Mapping[str, Any]
+    chosen: list[int]
+    argument_names: list[str]
+
+    def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
+        args, vectors = arguments[: self.count], arguments[self.count :]
+        outputs = tensors_in(self.func(*args, **self.kwargs))
+        leaves = [leaf.tensor for leaf in find_tensors(self.func, args, self.kwargs)]
+        wanted = [tensor for tensor in leaves if tensor.requires_grad]
+        grads = grad(
+            [outputs[n] for n in self.chosen],
+            wanted,
+            list(vectors),
+            create_graph=True,
+            allow_unused=True,
+        )
+        return tuple(g for g in grads if g is not None)
+
+
+def gradgradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    eps: float | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    gen_non_contig_grad_outputs: bool = False,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_fwd_over_rev: bool = False,
+    check_rev_over_rev: bool = True,
+    fast_mode: bool = False,
+    masked: bool = False,
+    kwargs: Mapping[str, Any] | None = None,
+) -> GradcheckReport:
+    """Compare second derivatives with central differences of the first.
+
+    Parameters
+    ----------
+    func, inputs, eps, atol, rtol, raise_exception, nondet_tol, check_undefined_grad, \
+    check_grad_dtypes, check_batched_grad, fast_mode, masked, kwargs
+        As in `gradcheck`.
+    grad_outputs
+        Gradients of the outputs at which to differentiate; random by default.
+    gen_non_contig_grad_outputs
+        Whether the random ones have gaps in memory.
+    check_fwd_over_rev, check_rev_over_rev
+        Which modes differentiate the gradient.
+
+    Returns
+    -------
+    GradcheckReport
+        True in a condition if every second derivative is right.
+
+    Raises
+    ------
+    GradcheckError
+        As `gradcheck`.
+    """
+    if not check_fwd_over_rev and not check_rev_over_rev:
+        message = (
+            "[gradgradcheck] expected at least one of check_fwd_over_rev and check_rev_over_rev."
+        )
+        raise AssertionError(message)
+    if check_undefined_grad and not check_rev_over_rev:
+        message = "[gradgradcheck] setting check_undefined_grad=True needs check_rev_over_rev=True."
+        raise AssertionError(message)
+    if check_batched_grad and not check_rev_over_rev:
+        message = "[gradgradcheck] setting check_batched_grad=True needs check_rev_over_rev=True."
+        raise AssertionError(message)
+    args, named = _arguments("gradgradcheck", inputs), dict(kwargs or {})
+    admitted(find_tensors(func, args, named))
+    outputs = tensors_in(func(*args, **named))
+    chosen = [n for n, out in enumerate(outputs) if out.requires_grad]
+    if grad_outputs is None:
+        rng = np.random.default_rng(0)
+        vectors = [_random_like(outputs[n], rng, gaps=gen_non_contig_grad_outputs) for n in chosen]
+    else:
+        vectors = [v.requires_grad_() if v.is_leaf else v for v in tensors_in(grad_outputs)]
+    if not chosen:
+        vectors = []
+    names = [*parameter_names(func, len(args)), *(f"grad_outputs[{n}]" for n in chosen)]
+    return gradcheck(
+        _FirstDerivative(func, len(args), named, chosen, names),
+        (*args, *vectors),
+        eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception, nondet_tol=nondet_tol,
+        check_undefined_grad=check_undefined_grad, check_grad_dtypes=check_grad_dtypes,
+        check_batched_grad=check_batched_grad, check_forward_ad=check_fwd_over_rev,
+        check_backward_ad=check_rev_over_rev, fast_mode=fast_mode, masked=masked,
+    )  # fmt: skip
+
+
+def _random_like(tensor: Tensor, rng: np.random.Generator, *, gaps: bool) -> Tensor:
+    shape = (*tensor.shape, 2) if gaps else tensor.shape
+    array = np.asarray(rng.standard_normal(shape))
+    if tensor.dtype.is_complex:
+        array = array + 1j * rng.standard_normal(shape)
+    array = array.astype(tensor.dtype.numpy)
+    result = wrap(array[..., 0] if gaps else array, tensor.dtype)
+    result.requires_grad = True
+    return result
+
+
+def get_numerical_jacobian_wrt_specific_input(
+    fn: Callable[..., Any],
+    input_idx: int,
+    inputs: Any,
+    outputs: Any,
+    eps: float,
+    input: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Return the numerical Jacobian matrix of each output for one input.
+
+    Parameters
+    ----------
+    fn
+        The function.
+    input_idx
+        Which of the inputs.
+    inputs
+        Its arguments.
+    outputs
+        What it returns for them.
+    eps
+        Step of the central differences.
+    input
+        The tensor to change, if not the argument `input_idx`.
+
+    Returns
+    -------
+    tuple
+        One tensor of size elements of the input × elements of the output per output; of a complex
+        output first the derivatives of the real parts, then those of the imaginary parts.
+    """
+    args = _arguments("get_numerical_jacobian_wrt_specific_input", inputs)
+    tensor = args[input_idx] if input is None else input
+    results = tensors_in(outputs)
+    layout = Layout(range(len(results)), [spec_of(out) for out in results])
+    precision = replace(precision_for(machine_epsilon(tensor.dtype)), step=eps)
+    evaluate = Evaluator(lambda: fn(*args), layout)
+    differences = Differences(evaluate, tensor._array, precision, scaled=False)
+    rows = [differences.row(tuple(map(int, i)))[0] for i in np.ndindex(tensor.shape)]
+    table = np.stack(rows) if rows else np.zeros((0, layout.size))
+    return tuple(wrap(table[:, layout.columns(n)].copy()) for n in range(len(results)))
+
+
+for _name in __all__:
+    setattr(gradcheck, _name, globals()[_name])

@@ -1,0 +1,220 @@
+"""Jacobian matrices from the gradient formulas, row by row, and what the formulas must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorplay._tensor import Tensor, wrap
+from tensorplay.autograd import forward_ad
+from tensorplay.autograd.engine import run_backward
+from tensorplay.autograd.gradcheck.numerical import Layout, tensors_in
+from tensorplay.autograd.graph import Edge, Node, edge_of
+
+__all__ = ["Reverse", "forward_jacobian", "raw_gradient_types", "run_forward"]
+
+Matrix = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ReverseJacobian:
+    """Jacobian matrices of all outputs for each input, and which gradients arrived at all."""
+
+    matrices: list[Matrix]  # per input: elements of the input × elements of the vector
+    defined: list[list[bool]]  # per input and output
+
+
+def _edges(tensors: Sequence[Tensor]) -> list[Edge]:
+    found = [edge_of(tensor) for tensor in tensors]
+    return [edge for edge in found if edge is not None]
+
+
+class Reverse:
+    """Vector-Jacobian products of one recorded run of the function.
+
+    Parameters
+    ----------
+    outputs
+        Those of the outputs that `layout` describes.
+    inputs
+        The checked inputs, all of which require grad.
+    layout
+        Where the outputs lie in one vector.
+    """
+
+    def __init__(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], layout: Layout) -> None:
+        self.outputs = outputs
+        self.inputs = inputs
+        self.layout = layout
+        self._roots = _edges(outputs)
+        self._inputs = _edges(inputs)
+
+    def vjp(
+        self, cotangents: Sequence[Tensor | None], *, undefined: Sequence[int] = ()
+    ) -> list[Tensor | None]:
+        """Return the gradient of each input.
+
+        Parameters
+        ----------
+        cotangents
+            One per output; None: nothing starts there.
+        undefined
+            Outputs at which the formula is called without a gradient.
+        """
+        roots = [
+            (edge, cotangent)
+            for number, (edge, cotangent) in enumerate(zip(self._roots, cotangents, strict=True))
+            if cotangent is not None or number in undefined
+        ]
+        return run_backward(
+            roots, retain_graph=True, create_graph=False, inputs=self._inputs, accumulate=False
+        )
+
+    def jacobian(self, rows: Sequence[Matrix], columns: Sequence[Matrix]) -> ReverseJacobian:
+        """Return the Jacobian matrices by one pass per element of the outputs.
+
+        Parameters
+        ----------
+        rows
+            Per input, the elements looked at.
+        columns
+            Per output, the elements looked at.
+        """
+        matrices = [
+            np.zeros((len(r), sum(map(len, columns))), self._matrix_type(x))
+            for r, x in zip(rows, self.inputs, strict=True)
+        ]
+        defined = [[False] * len(self.outputs) for _ in self.inputs]
+        position = 0
+        for output, wanted in enumerate(columns):
+            for column in wanted:
+                cotangents: list[Tensor | None] = [None] * len(self.outputs)
+                cotangents[output] = self._one_hot(output, int(column))
+                for number, grad in enumerate(self.vjp(cotangents)):
+                    if grad is not None:
+                        flat = grad._array.reshape(-1)
+                        matrices[number][:, position] = flat[rows[number]]
+                        defined[number][output] = True
+                position += 1
+        return ReverseJacobian(matrices, defined)
+
+    @staticmethod
+    def _matrix_type(tensor: Tensor) -> Any:
+        return np.complex128 if tensor.dtype.is_complex else np.float64
+
+    def _one_hot(self, output: int, column: int) -> Tensor:
+        spec = self.layout.specs[output]
+        part, flat = divmod(column, spec.numel)
+        array = np.zeros(spec.numel, spec.dtype.numpy)
+        array[flat] = 1j if part else 1
+        return wrap(array.reshape(spec.shape), spec.dtype)
+
+    def cotangent(self, output: int, vector: Matrix) -> Tensor:
+        """Return the part `vector` of the flat vector as a gradient of `output`."""
+        spec = self.layout.specs[output]
+        if spec.dtype.is_complex:
+            vector = vector[: spec.numel] + 1j * vector[spec.numel :]
+        return wrap(vector.astype(spec.dtype.numpy).reshape(spec.shape), spec.dtype)
+
+    def zeros(self, output: int) -> Tensor:
+        """Return a gradient of zeros for `output`."""
+        spec = self.layout.specs[output]
+        return wrap(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
+
+
+def _reachable(roots: Sequence[Edge]) -> list[Node]:
+    nodes = list({id(edge.node): edge.node for edge in roots}.values())
+    seen = {id(node) for node in nodes}
+    for node in nodes:  # grows while it is walked
+        for edge in node.edges:
+            if edge is not None and id(edge.node) not in seen:
+                seen.add(id(edge.node))
+                nodes.append(edge.node)
+    return nodes
+
+
+def raw_gradient_types(
+    reverse: Reverse, cotangents: Sequence[Tensor]
+) -> list[list[tuple[str, Any]]]:
+    """Return, per input, the maker and the type of the gradients as the formulas returned them.
+
+    The engine casts a gradient of another type, so the types are read on the way, by hooks.
+    """
+    slots = {(id(edge.node), edge.output_nr): n for n, edge in enumerate(reverse._inputs)}
+    found: list[list[tuple[str, Any]]] = [[] for _ in reverse.inputs]
+    handles = []
+
+    def watch(node: Node) -> Callable[..., None]:
+        def hook(grads: Sequence[Any], grad_outputs: Sequence[Any]) -> None:
+            for edge, grad in zip(node.edges, grads, strict=True):
+                if edge is None or not isinstance(grad, Tensor):
+                    continue
+                number = slots.get((id(edge.node), edge.output_nr))
+                if number is not None:
+                    found[number].append((node.name(), grad.dtype))
+
+        return hook
+
+    try:
+        for node in _reachable(reverse._roots):
+            handles.append(node.register_hook(watch(node)))
+        reverse.vjp(cotangents)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def run_forward(
+    call: Callable[[Callable[[Tensor], Any]], Any],
+    tangents: dict[int, Tensor],
+    layout: Layout,
+) -> list[Matrix | None]:
+    """Return the tangents of the outputs.
+
+    Parameters
+    ----------
+    call
+        ``call(change)`` runs the function with each tensor replaced by ``change(tensor)``.
+    tangents
+        Tangents by the identity of the input.
+    layout
+        Which outputs are looked at.
+    """
+
+    def change(tensor: Tensor) -> Any:
+        tangent = tangents.get(id(tensor))
+        return tensor if tangent is None else forward_ad.make_dual(tensor, tangent)
+
+    with forward_ad.dual_level():
+        outputs = tensors_in(call(change))
+        found = [forward_ad.unpack_dual(outputs[n]).tangent for n in layout.numbers]
+        return [None if t is None else t._array.copy() for t in found]
+
+
+def forward_jacobian(
+    call: Callable[[Callable[[Tensor], Any]], Any],
+    tensor: Tensor,
+    layout: Layout,
+    rows: Matrix,
+    columns: Matrix,
+) -> Matrix:
+    """Return the Jacobian matrix for one input by one forward pass per element of it."""
+    kind = np.complex128 if tensor.dtype.is_complex else np.float64
+    matrix: Matrix = np.zeros((len(rows), len(columns)), kind)
+    for unit in (1, 1j) if tensor.dtype.is_complex else (1,):
+        for position, flat in enumerate(rows):
+            array = np.zeros(tensor.numel(), tensor.dtype.numpy)
+            array[flat] = unit
+            tangent = wrap(array.reshape(tensor.shape), tensor.dtype)
+            found = run_forward(call, {id(tensor): tangent}, layout)
+            arrays = [
+                np.zeros(spec.shape, spec.dtype.numpy) if t is None else t
+                for t, spec in zip(found, layout.specs, strict=True)
+            ]
+            matrix[position] += unit * layout.flatten(arrays)[columns]
+    return matrix

@@ -1,0 +1,250 @@
+"""Analytical against numerical matrices: cheap differences first, a closer look where they gape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorplay.autograd.gradcheck import report as words
+from tensorplay.autograd.gradcheck.diagnosis import likely_cause
+from tensorplay.autograd.gradcheck.numerical import Differences, Layout, Refined
+from tensorplay.autograd.gradcheck.report import WorstElement
+
+__all__ = ["Block", "compare"]
+
+Matrix = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What the comparison of one output with one input gave."""
+
+    verdict: str
+    code: str | None
+    message: str
+    cause: str | None
+    worst: WorstElement | None
+    analytical: Matrix
+    numerical: Matrix
+    noise_bound: float
+
+
+class _Comparison:
+    """The matrices of one input with all wanted outputs, and how sure the numerical one is."""
+
+    def __init__(
+        self,
+        differences: Differences,
+        analytical: Matrix,
+        rows: Matrix,
+        columns: Matrix,
+        centre: Matrix,
+        epsilon: float,
+    ) -> None:
+        self.differences = differences
+        self.analytical = analytical
+        self.rows = rows
+        self.columns = columns
+        self.centre = centre
+        shape = differences.array.shape
+        self.indices = [tuple(int(i) for i in np.unravel_index(int(r), shape)) for r in rows]
+        self.numerical = np.zeros_like(analytical)
+        self.noise = np.zeros(analytical.shape)
+        for position, index in enumerate(self.indices):
+            values, noise = differences.row(index)
+            self.numerical[position], self.noise[position] = values[columns], noise[columns]
+        largest = np.abs(self.numerical[np.isfinite(self.numerical)]).max(initial=0.0)
+        self.extra = 8 * epsilon * float(largest)
+        self.refined: dict[int, Refined] = {}
+
+    def tolerance(self, part: slice) -> Matrix:
+        p = self.differences.precision
+        allowed = p.atol + p.rtol * np.abs(self.numerical[:, part])
+        result: Matrix = allowed + self.noise[:, part] + self.extra
+        return result
+
+    def gaps(self, part: slice) -> Matrix:
+        with np.errstate(invalid="ignore"):
+            result: Matrix = np.abs(self.analytical[:, part] - self.numerical[:, part])
+        return result
+
+    def wrong(self, part: slice) -> npt.NDArray[np.bool_]:
+        """Return where the gap is larger than allowed; nan is never right."""
+        return ~(self.gaps(part) <= self.tolerance(part))
+
+    def vague(self, part: slice) -> npt.NDArray[np.bool_]:
+        """Return where the numerical value is too uncertain to say anything."""
+        p = self.differences.precision
+        numerical, noise = np.abs(self.numerical[:, part]), self.noise[:, part]
+        scale = numerical[np.isfinite(numerical)].max(initial=0.0)
+        result: npt.NDArray[np.bool_] = ~(noise <= max(p.resolution * scale, p.atol))
+        return result
+
+    def refine(self, part: slice) -> None:
+        """Look closer at the rows that fail, worst first, until one failure is certain."""
+        while True:
+            wrong, vague = self.wrong(part), self.vague(part)
+            failing = [int(r) for r in np.nonzero((wrong | vague).any(axis=1))[0]]
+            todo = [r for r in failing if r not in self.refined]
+            certain = wrong & ~vague & ~self.kinks(part)
+            if not todo or any(certain[r].any() for r in failing if r in self.refined):
+                return
+            excess = np.nan_to_num(self.gaps(part), nan=np.inf) / self.tolerance(part)
+            row = max(todo, key=lambda r: float(excess[r].max()))
+            found = self.differences.refine(self.indices[row], self.centre)
+            self.refined[row] = found
+            values, noise = found.values[self.columns], found.noise[self.columns]
+            # The ladder may do worse than the usual step; the smaller error bound is taken.
+            better = ~(noise >= self.noise[row]) | self.wrong(slice(None))[row]
+            self.numerical[row] = np.where(better, values, self.numerical[row])
+            self.noise[row] = np.where(better, noise, self.noise[row])
+
+    def kinks(self, part: slice) -> npt.NDArray[np.bool_]:
+        found = np.zeros(self.analytical[:, part].shape, np.bool_)
+        for row, refined in self.refined.items():
+            found[row] = refined.kink[self.columns][part]
+        return found
+
+
+def compare(
+    differences: Differences,
+    analytical: Matrix,
+    rows: Matrix,
+    columns: Matrix,
+    centre: Matrix,
+    *,
+    blocks: Sequence[tuple[int, slice, Matrix]],
+    layout: Layout,
+    epsilon: float,
+    again: Callable[[], tuple[Matrix, list[Block]] | None] | None,
+) -> Iterator[Block]:
+    """Compare one input's analytical matrix with differences, output by output.
+
+    Parameters
+    ----------
+    differences
+        Takes the differences.
+    analytical
+        Elements of the input × elements of the vector of all outputs.
+    rows, columns
+        Which elements these are.
+    centre
+        The function at the point.
+    blocks
+        Per output its number in the layout, its part of the matrix, and its elements looked at.
+    layout
+        Says which element of an output a column is.
+    epsilon
+        Rounding error of the analytical values where it is larger than that of the numerical ones.
+    again
+        Repeats the comparison at a point nearby, for points where there is no derivative.
+    """
+    comparison = _Comparison(differences, analytical, rows, columns, centre, epsilon)
+    nearby: tuple[Matrix, list[Block]] | None = None
+    tried = False
+    for number, part, elements in blocks:
+        comparison.refine(part)
+        verdict, code, message = _judge(comparison, part)
+        if verdict == words.NOT_DIFFERENTIABLE and again is not None:
+            if not tried:
+                nearby, tried = again(), True
+            if nearby is not None and nearby[1][number].verdict == words.WRONG:
+                there = nearby[1][number]
+                yield Block(
+                    there.verdict, there.code,
+                    "The point itself has no derivative, so one nearby was tried.",
+                    there.cause, there.worst, there.analytical, there.numerical,
+                    there.noise_bound,
+                )  # fmt: skip
+                continue
+            if nearby is not None and nearby[1][number].verdict == words.OK:
+                message += " At a point nearby the gradient is right."
+        yield _block(comparison, number, part, elements, layout, verdict, code, message)
+
+
+def _judge(comparison: _Comparison, part: slice) -> tuple[str, str | None, str]:
+    wrong, vague, kinks = comparison.wrong(part), comparison.vague(part), comparison.kinks(part)
+    numerical = comparison.numerical[:, part]
+    if (wrong & ~vague & ~kinks).any() or (
+        ~np.isfinite(comparison.analytical[:, part]) & np.isfinite(numerical)
+    ).any():
+        return words.WRONG, None, ""
+    if (wrong & kinks).any():
+        return (
+            words.NOT_DIFFERENTIABLE,
+            "not_differentiable",
+            "The function is not differentiable at this point: the slopes to the left and to the "
+            "right differ.",
+        )
+    if (wrong | vague).any():
+        if not np.isfinite(numerical).all():
+            return (
+                words.INCONCLUSIVE,
+                "not_finite",
+                "The function is not finite around this point, so there is nothing to compare "
+                "with. Choose another point.",
+            )
+        return (
+            words.INCONCLUSIVE,
+            "precision",
+            "The precision is too low to tell: rounding of the function alone could explain the "
+            "gap. Check with float64 inputs, or with smaller values.",
+        )
+    return words.OK, None, ""
+
+
+def _block(
+    comparison: _Comparison,
+    number: int,
+    part: slice,
+    elements: Matrix,
+    layout: Layout,
+    verdict: str,
+    code: str | None,
+    message: str,
+) -> Block:
+    analytical, numerical = comparison.analytical[:, part], comparison.numerical[:, part]
+    tolerance = comparison.tolerance(part)
+    noise = comparison.noise[:, part]
+    bound = float(noise.max(initial=0.0))
+    array = comparison.differences.array
+    if analytical.size == 0:
+        return Block(verdict, code, message, None, None, analytical, numerical, bound)
+    excess = comparison.gaps(part) / tolerance
+    excess = np.where(np.isnan(excess), np.inf, excess)
+    if verdict == words.NOT_DIFFERENTIABLE:
+        excess = np.where(comparison.kinks(part), excess, -1)
+    elif verdict == words.WRONG:
+        excess = np.where(comparison.kinks(part) | comparison.vague(part), excess * 1e-9, excess)
+    row, column = (int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
+    index, unit = layout.place(number, int(elements[column]))
+    slopes = None
+    if verdict == words.NOT_DIFFERENTIABLE:
+        refined = comparison.refined[row]
+        place = comparison.columns[part][column]
+        slopes = (float(refined.left[place]), float(refined.right[place]))
+    worst = WorstElement(
+        comparison.indices[row],
+        index,
+        analytical[row, column].item(),
+        numerical[row, column].item(),
+        float(abs(analytical[row, column] - numerical[row, column])),
+        float(tolerance[row, column]),
+        ("imag" if unit == 1j else "real") if layout.specs[number].dtype.is_complex else None,
+        slopes,
+    )
+    cause = None
+    if verdict == words.WRONG:
+        cause = likely_cause(
+            analytical,
+            numerical,
+            tolerance,
+            input_shape=array.shape,
+            output_shape=layout.specs[number].shape,
+            values=array.reshape(-1)[comparison.rows],
+        )
+    return Block(verdict, code, message, cause, worst, analytical, numerical, bound)

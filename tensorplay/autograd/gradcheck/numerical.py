@@ -1,0 +1,352 @@
+"""Numerical derivatives with error bounds.
+
+A function of tensors is seen as a map from real vectors to real vectors: `Layout` says how the
+outputs lie in one vector, `Evaluator` computes it, `Differences` takes its derivatives for one
+element of an input at a time by central differences
+
+    D(h) = (f(x + h) - f(x - h)) / 2h = f'(x) + O(h**2) + O(noise / h).
+
+Two things limit D: the curvature for large steps and the rounding of f for small ones. The bound
+on the second is known from the type of the numbers; a ladder of steps shows both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorplay import _dtype
+from tensorplay._tensor import Spec, Tensor
+
+__all__ = [
+    "Differences",
+    "Evaluator",
+    "Layout",
+    "Precision",
+    "Refined",
+    "machine_epsilon",
+    "precision_for",
+    "tensors_in",
+]
+
+Vector = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How differences are taken and compared in numbers of one type.
+
+    Parameters
+    ----------
+    epsilon
+        Relative rounding error of the numbers.
+    step
+        Step of the differences for elements up to 1 in size.
+    atol, rtol
+        Allowed absolute and relative gap.
+    resolution
+        Where the error bound exceeds this share of the largest derivative, nothing can be said.
+    """
+
+    epsilon: float
+    step: float
+    atol: float
+    rtol: float
+    resolution: float
+
+
+def machine_epsilon(d: _dtype.dtype) -> float:
+    """Return the distance from 1 to the next number of type `d`, real or complex."""
+    return float(_dtype.finfo(d).eps)
+
+
+def precision_for(epsilon: float) -> Precision:
+    """Return steps and tolerances for numbers with relative rounding error `epsilon`.
+
+    In float64 they are those of the field. In narrower types the step balances curvature against
+    rounding, which is the cube root of epsilon up to a factor, and the tolerances stay above the
+    error that this leaves in derivatives of the size of the function.
+    """
+    if epsilon < 1e-12:
+        return Precision(epsilon, 1e-6, 1e-5, 1e-3, 0.01)
+    root = epsilon ** (1 / 3)
+    return Precision(epsilon, 2 * root, 200 * epsilon, max(3e-3, 20 * epsilon),
+                     max(0.01, 20 * epsilon))  # fmt: skip
+
+
+def tensors_in(result: Any) -> list[Tensor]:
+    """Return the tensors that a function returned: one, or those in a sequence or mapping."""
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, Mapping):
+        result = tuple(result.values())
+    if isinstance(result, (list, tuple)):
+        return [tensor for member in result for tensor in tensors_in(member)]
+    return []
+
+
+class Layout:
+    """Where the elements of several outputs lie in one real vector.
+
+    Output by output; of a complex one first all real parts, then all imaginary parts.
+
+    Parameters
+    ----------
+    numbers
+        Which of the tensors that the function returns are looked at.
+    specs
+        Their shapes and types.
+    """
+
+    def __init__(self, numbers: Sequence[int], specs: Sequence[Spec]) -> None:
+        self.numbers = tuple(numbers)
+        self.specs = tuple(specs)
+        sizes = [spec.numel * (2 if spec.dtype.is_complex else 1) for spec in specs]
+        self.starts = [0, *np.cumsum(sizes).tolist()]
+        self.size: int = self.starts[-1]
+
+    def columns(self, output: int) -> slice:
+        """Return the part of the vector that holds `output`."""
+        return slice(self.starts[output], self.starts[output + 1])
+
+    def place(self, output: int, column: int) -> tuple[tuple[int, ...], complex]:
+        """Return index and unit (1 or 1j) of an element, counted from the start of its output."""
+        spec = self.specs[output]
+        part, flat = divmod(column, spec.numel)
+        index = tuple(int(i) for i in np.unravel_index(flat, spec.shape))
+        return index, 1j if part else 1
+
+    def flatten(self, arrays: Sequence[Vector]) -> Vector:
+        """Return the arrays, one per output, as one vector of float64."""
+        parts: list[Vector] = []
+        for array, spec in zip(arrays, self.specs, strict=True):
+            flat = array.ravel()
+            parts.extend([flat.real, flat.imag] if spec.dtype.is_complex else [flat])
+        # The result must not share memory with an input, which is about to change.
+        return np.concatenate(parts, dtype=np.float64, casting="unsafe")
+
+
+class Evaluator:
+    """Computes the outputs of a function at what its inputs hold at the moment."""
+
+    def __init__(self, call: Callable[[], Any], layout: Layout) -> None:
+        self.call = call
+        self.layout = layout
+
+    def __call__(self) -> Vector:
+        """Return the outputs as one vector.
+
+        Raises
+        ------
+        AssertionError
+            The function returned something of another shape or type than the first time.
+        """
+        outputs = tensors_in(self.call())
+        found: list[Vector] = []
+        for number, spec in zip(self.layout.numbers, self.layout.specs, strict=True):
+            if number >= len(outputs) or outputs[number].shape != spec.shape:
+                got = "nothing" if number >= len(outputs) else str(list(outputs[number].shape))
+                message = (
+                    "gradcheck expects the function to return outputs with the same shape when an "
+                    f"input is changed a little: at output {number} expected {list(spec.shape)}, "
+                    f"got {got}."
+                )
+                raise AssertionError(message)
+            output = outputs[number]
+            if output.dtype is not spec.dtype:
+                message = (
+                    "gradcheck expects the function to return outputs with the same dtype when an "
+                    f"input is changed a little: at output {number} expected {spec.dtype!r}, got "
+                    f"{output.dtype!r}."
+                )
+                raise AssertionError(message)
+            found.append(output._array)
+        return self.layout.flatten(found)
+
+
+@dataclass(frozen=True)
+class Refined:
+    """Derivatives for one element of an input, from a ladder of steps.
+
+    Each is a vector with one entry per element of the outputs; `kink` tells where the slopes to
+    the left and to the right disagree however small the step.
+    """
+
+    values: Vector
+    noise: Vector
+    kink: npt.NDArray[np.bool_]
+    left: Vector
+    right: Vector
+
+
+# Steps of the ladder relative to the usual one.
+_LADDER = tuple(4.0**k for k in range(-3, 5))
+_USUAL = 3  # position of the usual step
+_KINK_SPAN = 2  # rungs between the steps whose one-sided slopes are compared
+
+
+class Differences:
+    """Takes differences of a function for the elements of one input.
+
+    Parameters
+    ----------
+    evaluate
+        Computes the function.
+    array
+        Memory of the input. It is changed while a difference is taken, and restored.
+    precision
+        Type of the numbers, and the step.
+    scaled
+        Whether the step grows with elements larger than 1.
+    """
+
+    def __init__(
+        self, evaluate: Callable[[], Vector], array: Vector, precision: Precision, *, scaled: bool
+    ) -> None:
+        self.evaluate = evaluate
+        self.array = array
+        self.precision = precision
+        self.scaled = scaled
+        self.is_complex = array.dtype.kind == "c"
+        # In float64 the usual step leaves nothing to wish for; elsewhere a second one shows the
+        # error.
+        self.careful = precision.epsilon > 1e-12
+
+    def _step(self, value: complex) -> float:
+        return self.precision.step * (max(1.0, abs(value)) if self.scaled else 1.0)
+
+    def _at(self, index: tuple[int, ...], old: complex, change: complex) -> tuple[Vector, float]:
+        """Return the function with one element changed, and the change that rounding left."""
+        saved = self.array[index].copy()
+        try:
+            self.array[index] = old + change
+            actual = abs(complex(self.array[index]) - old)
+            return self.evaluate(), actual
+        finally:
+            self.array[index] = saved
+
+    def _central(
+        self, index: tuple[int, ...], old: complex, h: float, unit: complex
+    ) -> tuple[Vector, Vector]:
+        """Return D(h) in the direction `unit` and the bound on its rounding error."""
+        above, up = self._at(index, old, h * unit)
+        below, down = self._at(index, old, -h * unit)
+        width = up + down
+        if width == 0.0:
+            return np.full_like(above, math.nan), np.full_like(above, math.inf)
+        noise = self.precision.epsilon * np.maximum(np.abs(above), np.abs(below)) / width
+        return (above - below) / width, noise * 2
+
+    def row(self, index: tuple[int, ...]) -> tuple[Vector, Vector]:
+        """Return the derivatives for one element of the input and their error bounds.
+
+        For a complex input the derivative along the imaginary axis is the imaginary part.
+        """
+        old = self._value(index)
+        h = self._step(old)
+        with np.errstate(all="ignore"):
+            values, noise = self._row(index, old, h, 1)
+            if self.is_complex:
+                imaginary, more = self._row(index, old, h, 1j)
+                values, noise = values + 1j * imaginary, noise + more
+        return values, noise
+
+    def _row(
+        self, index: tuple[int, ...], old: complex, h: float, unit: complex
+    ) -> tuple[Vector, Vector]:
+        values, noise = self._central(index, old, h, unit)
+        if self.careful:
+            half, half_noise = self._central(index, old, h / 2, unit)
+            noise = np.maximum(noise, half_noise) + np.abs(values - half)
+        return values, noise
+
+    def directional(self, direction: Vector) -> tuple[Vector, Vector]:
+        """Return the derivative in `direction`, shaped like the input, and its error bound."""
+        saved = self.array.copy()
+        largest = float(np.abs(saved).max(initial=0.0))
+        # A unit vector spread over many elements moves each of them little.
+        h = self._step(largest) * max(1.0, saved.size**0.5)
+        try:
+            with np.errstate(all="ignore"):
+                self.array[...] = (saved + h * direction).astype(saved.dtype)
+                above = self.evaluate()
+                self.array[...] = (saved - h * direction).astype(saved.dtype)
+                below = self.evaluate()
+        finally:
+            self.array[...] = saved
+        noise = self.precision.epsilon * np.maximum(np.abs(above), np.abs(below)) / h
+        return (above - below) / (2 * h), noise
+
+    def refine(self, index: tuple[int, ...], centre: Vector) -> Refined:
+        """Return the derivatives for one element from a ladder of steps.
+
+        Parameters
+        ----------
+        index
+            Which element.
+        centre
+            The function at the unchanged input.
+        """
+        with np.errstate(all="ignore"):
+            real = self._refine(index, centre, 1)
+            if not self.is_complex:
+                return real
+            imag = self._refine(index, centre, 1j)
+        use = imag.kink & ~real.kink
+        return Refined(
+            real.values + 1j * imag.values,
+            real.noise + imag.noise,
+            real.kink | imag.kink,
+            np.where(use, imag.left, real.left),
+            np.where(use, imag.right, real.right),
+        )
+
+    def _refine(self, index: tuple[int, ...], centre: Vector, unit: complex) -> Refined:
+        old = self._value(index)
+        size = np.abs(centre)
+        slopes: list[Vector] = []
+        left: list[Vector] = []
+        right: list[Vector] = []
+        widths: list[float] = []
+        for factor in _LADDER:
+            h = self._step(old) * factor
+            above, up = self._at(index, old, h * unit)
+            below, down = self._at(index, old, -h * unit)
+            if up == 0.0 or down == 0.0:
+                continue
+            slopes.append((above - below) / (up + down))
+            left.append((centre - below) / down)
+            right.append((above - centre) / up)
+            widths.append(up + down)
+            size = np.maximum(size, np.maximum(np.abs(above), np.abs(below)))
+        if len(slopes) <= _KINK_SPAN:
+            unknown = np.full_like(centre, math.nan)
+            nowhere = np.zeros(centre.shape, np.bool_)
+            return Refined(unknown, np.full_like(centre, math.inf), nowhere, unknown, unknown)
+        table, width = np.stack(slopes), np.array(widths)[:, None]
+        # A function that is coarser than its type (a kernel that computes in float32 inside) shows
+        # by steps at the small end: what two rungs further up does not explain is noise.
+        rounding = 2 * self.precision.epsilon * size
+        coarse = np.abs(table[:-_KINK_SPAN] - table[_KINK_SPAN:]) * width[:-_KINK_SPAN]
+        floor = np.maximum(rounding, np.max(coarse[:_USUAL], axis=0))
+        errors = np.abs(np.diff(table, axis=0)) + floor / width[1:]
+        errors = np.where(np.isnan(errors), math.inf, errors)
+        best = np.argmin(errors, axis=0)[None, :]
+        values = np.take_along_axis(table[1:], best, 0)[0]
+        noise = np.take_along_axis(errors, best, 0)[0]
+        # For a smooth function the two slopes differ by h f'', which shrinks with the step.
+        rung = min(_USUAL, len(slopes) - 1 - _KINK_SPAN)
+        near = np.abs(right[rung] - left[rung])
+        far = np.abs(right[rung + _KINK_SPAN] - left[rung + _KINK_SPAN])
+        visible = 8 * floor / width[rung] + self.precision.rtol * np.abs(values)
+        kink = (near > far / 2) & (near > visible + self.precision.atol)
+        return Refined(values, noise, kink, left[rung], right[rung])
+
+    def _value(self, index: tuple[int, ...]) -> complex:
+        value = self.array[index]
+        return complex(value) if self.is_complex else float(value)
