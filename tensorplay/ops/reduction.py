@@ -483,7 +483,7 @@ def _variance(x: Any, axes: tuple[int, ...], keepdim: bool, correction: Any) -> 
     n = _count(x, axes)
     centre = np.add.reduce(work, axis=axes, keepdims=True) / work.real.dtype.type(n)
     d = work - centre
-    square = d.real**2 + d.imag**2 if d.dtype.kind == "c" else d * d
+    square: Any = d.real**2 + d.imag**2 if d.dtype.kind == "c" else d * d
     return np.add.reduce(square, axis=axes, keepdims=keepdim) / square.dtype.type(
         n - correction if n > correction else 0
     )
