@@ -311,7 +311,7 @@ class Primitive(Operator):
             )
             raise RuntimeError(message)
         record = record and grad_mode.state.enabled and target._dtype.is_differentiable
-        node = self._node(values) if record and self.vjp is not None else None
+        node = self._node(values, target) if record and self.vjp is not None else None
         if dual:
             push_forward(self, values, (out,))
         if not meta:
@@ -338,8 +338,11 @@ class Primitive(Operator):
             found = self._saves[wanted] = (tuple(n for n in names if n != "out"), "out" in names)
         return found
 
-    def _node(self, values: list[Any]) -> PrimitiveNode:
-        """Return a node that has saved the arguments its formulas will read."""
+    def _node(self, values: list[Any], written: Tensor | None = None) -> PrimitiveNode:
+        """Return a node that has saved the arguments its formulas will read.
+
+        Arguments in the memory of `written`, which is about to change, are saved as copies.
+        """
         edges: list[Edge | None] = []
         wanted = [False] * len(values)
         for i, kind, _ in self.plan:
@@ -352,6 +355,13 @@ class Primitive(Operator):
                 found = [None if t is None else edge_of(t) for t in values[i]]
                 wanted[i] = any(e is not None for e in found)
                 edges.extend(found)
+        if written is not None:
+            saved = self.saves(tuple(wanted))[0]
+            values = [
+                _snapshot(v) if name in saved and isinstance(v, Tensor)
+                and v._shared_counter() is written._shared_counter() else v
+                for name, v in zip(self.names, values, strict=True)
+            ]  # fmt: skip
         return PrimitiveNode(self, edges, values, tuple(wanted))
 
     def _record(self, values: list[Any], outs: tuple[Tensor, ...]) -> None:
@@ -367,6 +377,16 @@ class Primitive(Operator):
                 outputs.append(None)
         node.outputs = outputs
         node.save_results(outs)
+
+
+def _snapshot(tensor: Tensor) -> Tensor:
+    """Return a copy with the history of `tensor`, which is about to be overwritten."""
+    if tensor.is_meta or (tensor._requires_grad and tensor._grad_fn is None):
+        return tensor  # a leaf stays itself: a gradient of the gradient must find it
+    copy = wrap(tensor._array.copy(), tensor._dtype)
+    copy._grad_fn, copy._output_nr = tensor._grad_fn, tensor._output_nr
+    copy._requires_grad = tensor._requires_grad
+    return copy
 
 
 class PrimitiveNode(Node):
