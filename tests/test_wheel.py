@@ -59,7 +59,7 @@ def test_wheel_holds_what_is_no_python(unpacked: Path) -> None:
     for pattern in (
         *("tensorplay/py.typed", "tpkernel/py.typed"),
         *("tensorplay/include/tensorplay/kernel.h", "tensorplay/utils/cpp_jit/runtime/*.cpp"),
-        *("tpkernel/*.js", "tpkernel/*.css"),
+        *("tpkernel/**/*.js", "tpkernel/**/*.css"),
         *("*.dist-info/licenses/LICENSE",),
     ):
         assert list(unpacked.glob(pattern)), pattern

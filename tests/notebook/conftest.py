@@ -10,6 +10,15 @@ import pytest
 from tests.notebook.lab import BrowserMissingError, LabBrowser, LabServer, find_chromium
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests with a browser last.
+
+    Playwright's synchronous interface keeps an event loop running in the main thread for as long as
+    the browser is open. Tests of other folders that run one of their own come before.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
 @pytest.fixture(scope="session")
 def lab() -> Iterator[LabBrowser]:
     """Return a browser on a running JupyterLab; skip where there is no browser, but not in CI."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter, MarkdownExporter
 from nbformat import NotebookNode
+from playwright.sync_api import expect
+
+from tests.notebook.lab import LabBrowser
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -47,20 +51,24 @@ class VisibleText(HTMLParser):
         return " ".join(" ".join(reader.parts).split())
 
 
-@pytest.fixture(scope="session", params=NOTEBOOKS, ids=lambda path: path.stem)
-def executed(request: pytest.FixtureRequest) -> NotebookNode:
+@functools.cache
+def execute(path: Path) -> NotebookNode:
     """Return a notebook as it is after all cells have run; a cell that raises fails here."""
-    notebook = nbformat.read(request.param, as_version=4)
+    notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
         timeout=180,
         kernel_name="python3",
         resources={"metadata": {"path": str(FOLDER)}},
-        # A stored widget state makes nbconvert drop the static report: see docs of `Report`.
-        store_widget_state=False,
+        store_widget_state=False,  # with it nbconvert drops the static form of each widget
     )
     client.execute()
     return notebook
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def executed(request: pytest.FixtureRequest) -> NotebookNode:
+    return execute(request.param)
 
 
 def test_there_is_a_first_notebook() -> None:
@@ -100,3 +108,14 @@ def test_saved_copy_shows_schema_and_verdict_without_the_widget(executed: Notebo
     for shown in (VisibleText.of(page), VisibleText.of(text)):
         assert SCHEMA in shown
         assert "gradcheck" in shown.lower()
+
+
+@pytest.mark.browser
+def test_saved_page_is_readable_without_scripts(
+    executed: NotebookNode, lab: LabBrowser, tmp_path: Path
+) -> None:
+    file = tmp_path / "saved.html"
+    file.write_text(HTMLExporter().from_notebook_node(executed)[0])
+    with lab.static_page(file) as page:
+        expect(page.get_by_text(SCHEMA, exact=False).first).to_be_visible()
+        expect(page.get_by_text("gradcheck").first).to_be_visible()
