@@ -105,6 +105,10 @@ class Node:
     def release(self) -> None:
         """Free what was saved for `apply`."""
 
+    def holds_values(self) -> bool:
+        """Tell whether `release` would free something, after which `apply` cannot run again."""
+        return True
+
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """The nodes that the gradients go to, with the number of their output."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tensorplay._tensor import Tensor, spec_of
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.engine import run_backward
-from tensorplay.autograd.graph import Node, edge_of
+from tensorplay.autograd.graph import FREED, Node, edge_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +24,14 @@ def check_writable(tensor: Tensor, operator: str) -> None:
         Recording is on and the tensor is a leaf that requires grad or a view of one; or several
         elements of the tensor share one place in memory.
     """
+    base = tensor._base
+    if grad_mode.state.enabled and base is not None and base.requires_grad and not tensor.requires_grad:
+        raise RuntimeError(
+            f"[{operator}] argument 'input': a view was created in no_grad mode and is being "
+            "modified inplace with grad mode enabled, so that its base would not know. Make the "
+            "view again where the write is, or write inside of no_grad() too."
+        )
     if tensor.requires_grad and grad_mode.state.enabled:
-        base = tensor._base
         leaf = (
             "a leaf Variable" if tensor._grad_fn is None
             else "a view of a leaf Variable" if base is not None and base.is_leaf and base.requires_grad
@@ -60,7 +66,7 @@ class CopySlices(Node):
     def __init__(self, base: Tensor, inner: Node, replay: Callable[[Tensor], Tensor]) -> None:
         super().__init__((edge_of(base), *inner.edges[1:]), (spec_of(base),))
         self.base = self.outputs[0]
-        self.inner = inner
+        self.inner: Node | None = inner
         self.replay = replay
 
     def apply(
@@ -70,6 +76,8 @@ class CopySlices(Node):
         grad = grads[0]
         if grad is None:
             return [None] * len(self.edges)
+        if self.inner is None:
+            raise RuntimeError(FREED)
         inside = self.replay(grad.contiguous())
         first, *others = self.inner.apply([inside], [needed[0], *needed[1:]])
         if not needed[0]:
@@ -99,8 +107,13 @@ class CopySlices(Node):
         return result
 
     def release(self) -> None:
-        """Free what the node of the write saved."""
-        self.inner.release()
+        """Free what the node of the write saved.
+
+        That node is itself part of a second derivative if it saved its result. It is then still
+        to run, and holds what it saved until then.
+        """
+        if self.inner is not None and self.inner.holds_values():
+            self.inner = None
 
 
 def rebase_history(tensor: Tensor, node: Node) -> None:

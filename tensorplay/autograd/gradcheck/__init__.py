@@ -16,7 +16,7 @@ import numpy as np
 from tensorplay._tensor import Tensor, spec_of, wrap
 from tensorplay.autograd.backward import grad
 from tensorplay.autograd.gradcheck import report as words
-from tensorplay.autograd.gradcheck.check import Checker, Options
+from tensorplay.autograd.gradcheck.check import run_check
 from tensorplay.autograd.gradcheck.inputs import admitted, find_tensors, parameter_names
 from tensorplay.autograd.gradcheck.numerical import (
     Differences,
@@ -27,6 +27,7 @@ from tensorplay.autograd.gradcheck.numerical import (
     tensors_in,
 )
 from tensorplay.autograd.gradcheck.report import GradcheckReport, PairReport, WorstElement
+from tensorplay.autograd.gradcheck.state import Options, State
 
 __all__ = [
     "GradcheckError",
@@ -157,16 +158,16 @@ def gradcheck(
         check_batched_forward_grad, check_forward_ad, check_backward_ad, fast_mode,
     )  # fmt: skip
     _check_flags(options)
-    checker = Checker(func, _arguments("gradcheck", inputs), dict(kwargs or {}), options)
-    _warn_of_narrow_types(checker)
-    report = checker.run()
+    state = State(func, _arguments("gradcheck", inputs), dict(kwargs or {}), options)
+    _warn_of_narrow_types(state)
+    report = run_check(state)
     if not report and raise_exception:
         raise GradcheckError(f"{report.message}\n{report.to_text()}", report)
     return report
 
 
-def _warn_of_narrow_types(checker: Checker) -> None:
-    for leaf in checker.checked:
+def _warn_of_narrow_types(state: State) -> None:
+    for leaf in state.checked:
         if machine_epsilon(leaf.tensor.dtype) > 1e-12:
             warnings.warn(
                 f"[gradcheck] input {leaf.name} is {leaf.tensor.dtype!r}, not a double precision "
@@ -211,12 +212,12 @@ def gradcheck_report(
     )  # fmt: skip
     _check_flags(options)
     try:
-        checker = Checker(func, _arguments("gradcheck_report", inputs), dict(kwargs or {}), options)
+        state = State(func, _arguments("gradcheck_report", inputs), dict(kwargs or {}), options)
     except (TypeError, ValueError, RuntimeError) as error:
         return _error_report([], "bad_input", error)
-    names = [leaf.name for leaf in checker.checked]
+    names = [leaf.name for leaf in state.checked]
     try:
-        return checker.run()
+        return run_check(state)
     except AssertionError as error:
         return _error_report(names, "output_unstable", error)
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is a finding

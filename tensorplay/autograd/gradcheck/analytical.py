@@ -13,7 +13,7 @@ from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import forward_ad
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.gradcheck.numerical import Layout, tensors_in
-from tensorplay.autograd.graph import Edge, Node, edge_of
+from tensorplay.autograd.graph import Edge, Node, RemovableHandle, edge_of
 
 __all__ = ["Reverse", "forward_jacobian", "raw_gradient_types", "run_forward"]
 
@@ -146,7 +146,7 @@ def raw_gradient_types(
     """
     slots = {(id(edge.node), edge.output_nr): n for n, edge in enumerate(reverse._inputs)}
     found: list[list[tuple[str, Any]]] = [[] for _ in reverse.inputs]
-    handles = []
+    handles: list[RemovableHandle] = []
 
     def watch(node: Node) -> Callable[..., None]:
         def hook(grads: Sequence[Any], grad_outputs: Sequence[Any]) -> None:
@@ -160,8 +160,7 @@ def raw_gradient_types(
         return hook
 
     try:
-        for node in _reachable(reverse._roots):
-            handles.append(node.register_hook(watch(node)))
+        handles.extend(node.register_hook(watch(node)) for node in _reachable(reverse._roots))
         reverse.vjp(cotangents)
     finally:
         for handle in handles:

@@ -120,7 +120,7 @@ def compare(
     blocks: Sequence[tuple[int, slice, Matrix]],
     layout: Layout,
     epsilon: float,
-    again: Callable[[], tuple[Matrix, list[Block]] | None] | None,
+    again: Callable[[], list[Block] | None] | None,
 ) -> Iterator[Block]:
     """Compare one input's analytical matrix with differences, output by output.
 
@@ -144,16 +144,17 @@ def compare(
         Repeats the comparison at a point nearby, for points where there is no derivative.
     """
     comparison = _Comparison(differences, analytical, rows, columns, centre, epsilon)
-    nearby: tuple[Matrix, list[Block]] | None = None
+    nearby: list[Block] | None = None
     tried = False
     for number, part, elements in blocks:
         comparison.refine(part)
-        verdict, code, message = _judge(comparison, part)
+        verdict, code = _judge(comparison, part)
+        message = _MESSAGES.get(code or "", "")
         if verdict == words.NOT_DIFFERENTIABLE and again is not None:
             if not tried:
                 nearby, tried = again(), True
-            if nearby is not None and nearby[1][number].verdict == words.WRONG:
-                there = nearby[1][number]
+            if nearby is not None and nearby[number].verdict == words.WRONG:
+                there = nearby[number]
                 yield Block(
                     there.verdict, there.code,
                     "The point itself has no derivative, so one nearby was tried.",
@@ -161,40 +162,41 @@ def compare(
                     there.noise_bound,
                 )  # fmt: skip
                 continue
-            if nearby is not None and nearby[1][number].verdict == words.OK:
+            if nearby is not None and nearby[number].verdict == words.OK:
                 message += " At a point nearby the gradient is right."
         yield _block(comparison, number, part, elements, layout, verdict, code, message)
 
 
-def _judge(comparison: _Comparison, part: slice) -> tuple[str, str | None, str]:
+_MESSAGES = {
+    "not_differentiable": (
+        "The function is not differentiable at this point: the slopes to the left and to the "
+        "right differ."
+    ),
+    "not_finite": (
+        "The function is not finite around this point, so there is nothing to compare with. "
+        "Choose another point."
+    ),
+    "precision": (
+        "The precision is too low to tell: rounding of the function alone could explain the gap. "
+        "Check with float64 inputs, or with smaller values."
+    ),
+}
+
+
+def _judge(comparison: _Comparison, part: slice) -> tuple[str, str | None]:
+    """Return the verdict on one output and the code of what prevented a better one."""
     wrong, vague, kinks = comparison.wrong(part), comparison.vague(part), comparison.kinks(part)
-    numerical = comparison.numerical[:, part]
-    if (wrong & ~vague & ~kinks).any() or (
-        ~np.isfinite(comparison.analytical[:, part]) & np.isfinite(numerical)
-    ).any():
-        return words.WRONG, None, ""
+    finite = np.isfinite(comparison.numerical[:, part])
+    nonsense = ~np.isfinite(comparison.analytical[:, part]) & finite
+    if (wrong & ~vague & ~kinks).any() or nonsense.any():
+        return words.WRONG, None
     if (wrong & kinks).any():
-        return (
-            words.NOT_DIFFERENTIABLE,
-            "not_differentiable",
-            "The function is not differentiable at this point: the slopes to the left and to the "
-            "right differ.",
-        )
+        return words.NOT_DIFFERENTIABLE, "not_differentiable"
+    if not finite.all():
+        return words.INCONCLUSIVE, "not_finite"
     if (wrong | vague).any():
-        if not np.isfinite(numerical).all():
-            return (
-                words.INCONCLUSIVE,
-                "not_finite",
-                "The function is not finite around this point, so there is nothing to compare "
-                "with. Choose another point.",
-            )
-        return (
-            words.INCONCLUSIVE,
-            "precision",
-            "The precision is too low to tell: rounding of the function alone could explain the "
-            "gap. Check with float64 inputs, or with smaller values.",
-        )
-    return words.OK, None, ""
+        return words.INCONCLUSIVE, "precision"
+    return words.OK, None
 
 
 def _block(

@@ -77,7 +77,7 @@ def _constant_factor(analytical: Matrix, numerical: Matrix) -> complex | None:
     if scale == 0:
         return None
     factor = complex(np.vdot(numerical, analytical) / scale)
-    return factor if factor else None
+    return factor or None
 
 
 def _factor_words(
@@ -181,7 +181,8 @@ def _by_row(
             )
     zeroed = wrong & (np.abs(analytical) <= tolerance)
     if (zeroed == wrong).all():
-        return f"a term is missing: the gradient is zero at {int(wrong.sum())} of {wrong.size} elements"
+        count = int(wrong.sum())
+        return f"a term is missing: the gradient is zero at {count} of {wrong.size} elements"
     extra = wrong & (np.abs(numerical) <= tolerance)
     if (extra == wrong).all():
         return f"a term too many: the gradient should be zero at {int(wrong.sum())} elements"

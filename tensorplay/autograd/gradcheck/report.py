@@ -120,6 +120,10 @@ class PairReport:
             lines.extend(f"  {line}" for line in self._worst_lines(self.worst))
         return "\n".join(lines)
 
+    def _rule(self) -> str:
+        rule = f"{self.atol:g} + {self.rtol:g} * |numerical| + error bound"
+        return f"{rule}, with step {self.step:.3g}"
+
     def _worst_matters(self, worst: WorstElement) -> bool:
         """Tell whether the verdict is about the matrices, not about another promise."""
         if self.verdict in {INCONCLUSIVE, NOT_DIFFERENTIABLE}:
@@ -136,12 +140,11 @@ class PairReport:
             f"worst element: {place}",
             f"  your gradient    {_number(worst.analytical)}",
             f"  numerical value  {_number(worst.numerical)}",
-            f"  gap {worst.difference:.3g}, allowed {worst.tolerance:.3g} = {self.atol:g} + "
-            f"{self.rtol:g} * |numerical| + error bound; step {self.step:.3g}",
+            f"  gap {worst.difference:.3g}, allowed {worst.tolerance:.3g}: {self._rule()}",
         ]
         if worst.slopes is not None:
-            lines.append(f"  slopes: {worst.slopes[0]:.6g} to the left, {worst.slopes[1]:.6g} "
-                         "to the right")  # fmt: skip
+            left, right = worst.slopes
+            lines.append(f"  slopes: {left:.6g} to the left, {right:.6g} to the right")
         return lines
 
 
@@ -215,8 +218,6 @@ def _index(index: tuple[int, ...]) -> str:
 
 
 def _number(value: complex) -> str:
-    if isinstance(value, complex):
-        return f"{value.real:.10g}{value.imag:+.10g}j"
     return f"{value:.10g}"
 
 

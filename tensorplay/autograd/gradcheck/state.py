@@ -1,0 +1,305 @@
+"""One check under way: the function, its inputs and outputs, and the verdicts so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorplay._tensor import Tensor, spec_of
+from tensorplay.autograd.gradcheck import report as words
+from tensorplay.autograd.gradcheck.analytical import Reverse
+from tensorplay.autograd.gradcheck.compare import Block, compare
+from tensorplay.autograd.gradcheck.inputs import Leaf, admitted, find_tensors, replace_tensors
+from tensorplay.autograd.gradcheck.numerical import (
+    Differences,
+    Evaluator,
+    Layout,
+    Precision,
+    machine_epsilon,
+    precision_for,
+    tensors_in,
+)
+from tensorplay.autograd.gradcheck.promotion import promoted
+from tensorplay.autograd.gradcheck.report import PairReport
+
+__all__ = ["Options", "Pair", "State"]
+
+Matrix = npt.NDArray[Any]
+
+# A Jacobian matrix with more elements than this is sampled.
+_MOST_ELEMENTS = 4_000_000
+_SAMPLED = 2000
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags of `gradcheck`."""
+
+    eps: float | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    nondet_tol: float = 0.0
+    check_undefined_grad: bool = True
+    check_grad_dtypes: bool = False
+    check_batched_grad: bool = False
+    check_batched_forward_grad: bool = False
+    check_forward_ad: bool = False
+    check_backward_ad: bool = True
+    fast_mode: bool = False
+
+
+@dataclass
+class Pair:
+    """Verdict under construction; the first failure stands."""
+
+    output: int
+    leaf: Leaf
+    precision: Precision
+    verdict: str = words.OK
+    code: str | None = None
+    message: str = ""
+    block: Block | None = None
+
+    def fail(self, verdict: str, code: str, message: str) -> None:
+        """Set the verdict, unless there is one already."""
+        if self.verdict == words.OK:
+            self.verdict, self.code, self.message = verdict, code, message
+
+    def take(self, block: Block, code: str, message: str) -> None:
+        """Adopt the result of a comparison of matrices."""
+        if self.verdict != words.OK or (self.block is not None and block.verdict == words.OK):
+            return
+        self.block = block
+        if block.verdict != words.OK:
+            text = f"{message} {block.message}".strip()
+            self.fail(block.verdict, block.code or code, text)
+
+    def report(self) -> PairReport:
+        """Return the verdict as plain data."""
+        block = self.block
+        if block is None:
+            cause = worst = analytical = numerical = None
+            noise = 0.0
+        else:
+            cause, worst, noise = block.cause, block.worst, block.noise_bound
+            analytical, numerical = block.analytical, block.numerical
+        p = self.precision
+        return PairReport(
+            self.output, self.leaf.name, self.verdict, self.code, self.message, cause, worst,
+            p.step, p.atol, p.rtol, analytical, numerical, noise,
+        )  # fmt: skip
+
+
+@dataclass
+class State:
+    """One check of one function at one point.
+
+    Parameters
+    ----------
+    func, args, kwargs
+        The function and its arguments; tensors may lie in lists, tuples and dictionaries.
+    options
+        The flags.
+    leaves
+        The tensors found in the arguments.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: Options
+    leaves: list[Leaf] = field(init=False)
+    checked: list[Leaf] = field(init=False)
+    notes: list[str] = field(default_factory=list)
+    # Set by `begin`:
+    layout: Layout = field(init=False)
+    evaluate: Evaluator = field(init=False)
+    centre: Matrix = field(init=False)  # the outputs at the point, as one vector
+    arrays: list[Matrix] = field(init=False)  # what differences change, per checked input
+    precisions: list[Precision] = field(init=False)
+    differences: list[Differences] = field(init=False)
+    analytical_epsilon: float = field(init=False)
+    numerical_centre: Matrix = field(init=False)
+    rows: list[Matrix] = field(init=False)  # elements looked at, per input
+    columns: list[Matrix] = field(init=False)  # and per output
+    flat_columns: Matrix = field(init=False)
+    blocks: list[slice] = field(init=False)
+    pairs: list[list[Pair]] = field(init=False)  # by output, then by input
+
+    def __post_init__(self) -> None:
+        self.leaves = find_tensors(self.func, self.args, self.kwargs)
+        self.checked = admitted(self.leaves)
+
+    def call(self, change: Callable[[Tensor], Any] | None = None) -> Any:
+        """Run the function, with each tensor replaced by ``change(tensor)`` if that is given."""
+        if change is None:
+            return self.func(*self.args, **self.kwargs)
+        args = replace_tensors(self.args, change)
+        return self.func(*args, **replace_tensors(dict(self.kwargs), change))
+
+    def begin(self) -> tuple[list[Tensor], bool]:
+        """Run the function; return the outputs looked at, and whether they require grad.
+
+        If no output does, all that could are looked at.
+        """
+        outputs = tensors_in(self.call())
+        chosen = [n for n, out in enumerate(outputs) if out.requires_grad]
+        recorded = bool(chosen)
+        if not recorded:
+            chosen = [n for n, out in enumerate(outputs) if out.dtype.is_differentiable]
+        found = [outputs[n] for n in chosen]
+        self.layout = Layout(chosen, [spec_of(out) for out in found])
+        self.evaluate = Evaluator(self.call, self.layout)
+        self.centre = self.layout.flatten([out._array for out in found])
+        self._prepare_differences()
+        self._choose_elements()
+        self.pairs = [
+            [Pair(n, leaf, p) for leaf, p in zip(self.checked, self.precisions, strict=True)]
+            for n in chosen
+        ]
+        return found, recorded
+
+    def _prepare_differences(self) -> None:
+        """Choose type, step and tolerances, in float64 if the function takes it."""
+        options = self.options
+        coarsest = max((machine_epsilon(s.dtype) for s in self.layout.specs), default=0.0)
+        epsilons = [max(machine_epsilon(x.tensor.dtype), coarsest) for x in self.checked]
+        self.arrays = [leaf.tensor._array for leaf in self.checked]
+        numerical, wide = self.evaluate, None
+        if max(epsilons) > 1e-12 and options.eps is None:
+            wide = promoted(self.call, self.leaves, self.checked, self.layout, self.centre)
+        if wide is not None:
+            numerical, self.arrays = wide
+            names = ", ".join(sorted({repr(x.tensor.dtype) for x in self.checked}))
+            self.notes.append(
+                f"inputs are {names}; the differences were taken in float64, on converted copies."
+            )
+        self.precisions, self.differences = [], []
+        for array, epsilon in zip(self.arrays, epsilons, strict=True):
+            shown = precision_for(epsilon)
+            used = precision_for(np.finfo(np.float64).eps) if wide is not None else shown
+            used = replace(
+                used,
+                step=used.step if options.eps is None else options.eps,
+                atol=shown.atol if options.atol is None else options.atol,
+                rtol=shown.rtol if options.rtol is None else options.rtol,
+                resolution=shown.resolution,
+            )
+            self.precisions.append(used)
+            self.differences.append(Differences(numerical, array, used, scaled=options.eps is None))
+        # Rounding of the analytical side, where it is not of the type of the differences.
+        self.analytical_epsilon = 0.0 if wide is None else max(epsilons)
+        self.numerical_centre = self.centre if wide is None else numerical()
+
+    def _choose_elements(self) -> None:
+        """Choose the elements looked at: all, or a sample of large matrices."""
+        rng = np.random.default_rng(0)
+        sizes = [array.size for array in self.arrays]
+        outputs = [self.layout.columns(n) for n in range(len(self.layout.specs))]
+        lengths = [s.stop - s.start for s in outputs]
+
+        def some(size: int, *, sampled: bool) -> Matrix:
+            if not sampled or size <= _SAMPLED:
+                return np.arange(size)
+            return np.sort(rng.choice(size, _SAMPLED, replace=False))
+
+        large = sum(sizes) * sum(lengths) > _MOST_ELEMENTS
+        self.rows = [some(size, sampled=large) for size in sizes]
+        self.columns = [some(size, sampled=large) for size in lengths]
+        if large:
+            self.notes.append(
+                f"the Jacobian has {sum(sizes)} x {sum(lengths)} elements; a sample of "
+                f"{sum(map(len, self.rows))} x {sum(map(len, self.columns))} was checked."
+            )
+        self.flat_columns = np.concatenate(
+            [c + s.start for c, s in zip(self.columns, outputs, strict=True)] or [np.arange(0)]
+        ).astype(np.intp)
+        stops = np.cumsum([0, *map(len, self.columns)]).tolist()
+        self.blocks = [slice(a, b) for a, b in pairwise(stops)]
+
+    def fail_all(self, verdict: str, code: str, message: str) -> None:
+        """Set one verdict for all pairs that have none yet."""
+        for row in self.pairs:
+            for pair in row:
+                pair.fail(verdict, code, message)
+
+    def compare_all(self, matrices: list[Matrix], how: str) -> None:
+        """Compare analytical matrices with numerical ones, input by input."""
+        for i, analytical in enumerate(matrices):
+            undecided = [n for n, row in enumerate(self.pairs) if row[i].verdict == words.OK]
+            if not undecided:
+                continue
+            for n, block in zip(undecided, self.compare(i, analytical, undecided), strict=True):
+                pair = self.pairs[n][i]
+                message = (
+                    f"Jacobian mismatch for output {pair.output} with respect to input "
+                    f"{i} ({pair.leaf.name}){how}."
+                )
+                code = "forward_ad" if how else "jacobian_mismatch"
+                pair.take(block, code, message if block.verdict == words.WRONG else "")
+
+    def compare(self, i: int, analytical: Matrix, wanted: Sequence[int]) -> Iterator[Block]:
+        """Compare the analytical matrix of input `i` with differences, for the wanted outputs."""
+        return compare(
+            self.differences[i],
+            analytical,
+            self.rows[i],
+            self.flat_columns,
+            self.numerical_centre,
+            blocks=[(n, self.blocks[n], self.columns[n]) for n in wanted],
+            layout=self.layout,
+            epsilon=self.analytical_epsilon,
+            again=lambda: self._nearby(i),
+        )
+
+    def _nearby(self, i: int) -> list[Block] | None:
+        """Return the comparison at a point nearby, None if the function has no value there."""
+        with self._moved():
+            outputs = tensors_in(self.call())
+            chosen = [outputs[n] for n in self.layout.numbers]
+            if not all(out.requires_grad for out in chosen):
+                return None
+            centre = self.differences[i].evaluate()
+            if not np.isfinite(centre).all():
+                return None
+            reverse = Reverse(chosen, [leaf.tensor for leaf in self.checked], self.layout)
+            analytical = reverse.jacobian(self.rows, self.columns).matrices[i]
+            blocks = compare(
+                self.differences[i],
+                analytical,
+                self.rows[i],
+                self.flat_columns,
+                centre,
+                blocks=[(n, b, self.columns[n]) for n, b in enumerate(self.blocks)],
+                layout=self.layout,
+                epsilon=self.analytical_epsilon,
+                again=None,
+            )
+            return list(blocks)
+
+    @contextmanager
+    def _moved(self) -> Iterator[None]:
+        """Move all checked inputs a little, and back at the end."""
+        rng = np.random.default_rng(1)
+        memory = [*(leaf.tensor._array for leaf in self.checked), *self.arrays]
+        kept = [(array, array.copy()) for array in memory]
+        try:
+            for i, leaf in enumerate(self.checked):
+                array = leaf.tensor._array
+                step = 20 * self.precisions[i].step if self.analytical_epsilon == 0 else 0.05
+                size = max(0.01, step) * np.maximum(1, np.abs(array.astype(np.complex128)))
+                shift = rng.choice([-1.0, 1.0], array.shape) * rng.uniform(0.5, 1, array.shape)
+                moved = (array + size * shift).astype(array.dtype)
+                array[...] = moved
+                if self.arrays[i] is not array:
+                    self.arrays[i][...] = moved
+            yield
+        finally:
+            for array, old in kept:
+                array[...] = old
