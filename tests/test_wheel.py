@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = "import sys; from scikit_build_core.build import build_wheel; build_wheel(sys.argv[1])"
 
 USE = '''
-import sys, tensorplay as tp, tpkernel
+import sys
+# An editable install puts a finder before PYTHONPATH.
+sys.meta_path[:] = [f for f in sys.meta_path if "_editable_" not in type(f).__module__]
+import tensorplay as tp, tpkernel
 folder = sys.argv[1]
 assert tp.__file__.startswith(folder), tp.__file__
 assert tpkernel.__file__.startswith(folder), tpkernel.__file__
