@@ -60,6 +60,7 @@ from tensorplay._dtype import float64 as double
 from tensorplay._dtype import int16 as short
 from tensorplay._dtype import int32 as int  # noqa: A004
 from tensorplay._dtype import int64 as long
+from tensorplay._printing import set_printoptions
 from tensorplay._functions import *  # noqa: F403 - listed in the stub
 from tensorplay._functions import __all__ as _operator_names
 from tensorplay._tensor import Size, Tensor
@@ -67,15 +68,18 @@ from tensorplay.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_
 from tensorplay.ops.elementwise import result_type
 from tensorplay.random import (
     Generator,
+    get_rng_state,
     initial_seed,
     manual_seed,
     rand,
     rand_like,
     randint,
+    randint_like,
     randn,
     randn_like,
     randperm,
     seed,
+    set_rng_state,
 )
 
 __version__ = "0.1.0"
@@ -85,11 +89,11 @@ __all__ = [
     "bool", "can_cast", "cdouble", "cfloat", "complex64", "complex128", "device", "double",
     "dtype", "empty", "empty_like", "enable_grad", "eye", "finfo", "float", "float16", "float32",
     "float64", "from_dlpack", "from_numpy", "full", "full_like", "get_default_device",
-    "get_default_dtype", "half", "iinfo", "initial_seed", "int", "int8", "int16", "int32",
+    "get_default_dtype", "get_rng_state", "half", "iinfo", "initial_seed", "int", "int8", "int16", "int32",
     "int64", "is_grad_enabled", "library", "linspace", "long", "manual_seed", "no_grad", "ones",
-    "ones_like", "ops", "promote_types", "rand", "rand_like", "randint", "randn", "randn_like",
+    "ones_like", "ops", "promote_types", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
     "random", "randperm", "result_type", "seed", "set_default_device", "set_default_dtype",
-    "set_grad_enabled", "short", "tensor", "testing", "to_dlpack", "uint8", "uint16", "uint32",
+    "set_grad_enabled", "set_printoptions", "set_rng_state", "short", "tensor", "testing", "to_dlpack", "uint8", "uint16", "uint32",
     "uint64", "zeros", "zeros_like",
 ]  # fmt: skip
 __all__ += _operator_names  # noqa: PLE0605 - names of operators

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorplay import _device, _dtype
-from tensorplay._dlpack import from_dlpack, from_numpy
+from tensorplay._dlpack import from_dlpack, from_numpy, shareable
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Size, Spec, Tensor, wrap
 from tensorplay.ops.arguments import SCALARS, reject
@@ -107,9 +108,10 @@ def full(
     if not isinstance(value, SCALARS):
         reject("full", "fill_value", "Scalar", fill_value)
     d = _dtype.scalar_dtype(value) if dtype is None else _dtype.as_dtype(dtype, "full")
-    shape = shape_of("full", (size,) if not isinstance(size, int) else (size,))
+    shape = shape_of("full", (size,))
+    element = _converted("full", "fill_value", np.asarray(value), d, exact=True)
     spec = Spec(shape, d)
-    return _made("full", lambda: np.full(shape, value, d.numpy), spec, device, requires_grad)
+    return _made("full", lambda: np.full(shape, element), spec, device, requires_grad)
 
 
 def _like(
@@ -198,17 +200,20 @@ def arange(
             f"end {end}, step {step}."
         )
         raise RuntimeError(message)
+    if not all(math.isfinite(x) for x in (start, end, step)):
+        message = f"[arange] expected finite numbers, got start {start}, end {end}, step {step}."
+        raise RuntimeError(message)
     whole = all(isinstance(x, (int, np.integer)) for x in (start, end, step))
     d = (_dtype.int64 if whole else _dtype.get_default_dtype()) if dtype is None else (
         _dtype.as_dtype(dtype, "arange")
     )  # fmt: skip
-    array = np.arange(start, end, step).astype(d.numpy)
+    array = _converted("arange", "end", np.arange(start, end, step), d, exact=True)
     return _made("arange", lambda: array, Spec(array.shape, d), device, requires_grad)
 
 
 def linspace(
-    start: float,
-    end: float,
+    start: Any,
+    end: Any,
     steps: int,
     *,
     dtype: Any = None,
@@ -222,11 +227,19 @@ def linspace(
     RuntimeError
         `steps` is negative.
     """
+    start, end = (x.item() if isinstance(x, Tensor) else x for x in (start, end))
+    for name, value in (("start", start), ("end", end)):
+        if not isinstance(value, SCALARS):
+            reject("linspace", name, "a number", value)
+    try:
+        steps = operator.index(steps)
+    except TypeError:
+        reject("linspace", "steps", "int", steps)
     if steps < 0:
         message = f"[linspace] argument 'steps': number of steps must be non-negative, got {steps}."
         raise RuntimeError(message)
     d = _dtype_or_default("linspace", dtype)
-    array = np.linspace(start, end, steps).astype(d.numpy)
+    array = _converted("linspace", "end", np.linspace(start, end, steps), d, exact=True)
     return _made("linspace", lambda: array, Spec(array.shape, d), device, requires_grad)
 
 
@@ -258,6 +271,8 @@ def _infer(where: str, data: Any) -> dtype_ | None:
         return found
     if isinstance(data, Tensor):
         return data.dtype
+    if isinstance(data, np.ma.MaskedArray):
+        reject(where, "data", "an array without a mask", data, "Write x.filled(value).")
     if isinstance(data, (np.ndarray, np.generic)):
         try:
             return _dtype.from_numpy_dtype(data.dtype)
@@ -275,7 +290,55 @@ def _plain(data: Any) -> Any:
     return [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
 
 
+def _as_data(data: Any) -> Any:
+    """Return ranges and foreign arrays as lists and NumPy arrays, other objects as they are."""
+    if isinstance(data, range):
+        return list(data)
+    if isinstance(data, (Tensor, np.ndarray, np.generic, list, tuple, *SCALARS)):
+        return data
+    if hasattr(data, "__dlpack__"):
+        return from_dlpack(data)
+    return np.asarray(data) if hasattr(data, "__array__") else data
+
+
+def _converted(where: str, argument: str, array: Any, d: dtype_, *, exact: bool) -> Any:
+    """Return `array` in type `d`, on memory of its own.
+
+    With `exact`, an integer beyond the range of an integer type is refused; else it wraps, as in
+    the conversion of a tensor. NaN and infinity never become integers.
+
+    Raises
+    ------
+    ValueError
+        A number has no counterpart in `d`.
+    TypeError
+        The numbers are complex and `d` is real.
+    """
+    if array.dtype == object:  # whole numbers beyond 64 bits
+        message = f"[{where}] argument '{argument}': expected numbers that fit {d!r}, got an integer beyond 64 bits."  # noqa: E501
+        raise ValueError(message)
+    if array.dtype.kind == "c" and not d.is_complex and d.kind != _dtype.BOOL:
+        message = f"[{where}] argument '{argument}': cannot convert complex numbers to {d!r}."
+        raise TypeError(message)
+    if d.kind == _dtype.INTEGER and array.size:
+        floating = array.dtype.kind in "fV"
+        if floating and not np.isfinite(array).all():
+            message = f"[{where}] argument '{argument}': cannot convert a non-finite float to {d!r}."
+            raise ValueError(message)
+        limits = _dtype.iinfo(d)
+        low, high = array.min().item(), array.max().item()
+        if (exact or floating) and (int(low) < limits.min or int(high) > limits.max):
+            message = (
+                f"[{where}] argument '{argument}': expected numbers from {limits.min} to "
+                f"{limits.max}, the range of {d!r}, got {low if int(low) < limits.min else high}."
+            )
+            raise ValueError(message)
+    with np.errstate(all="ignore"):  # beyond the range of a floating type lies infinity
+        return array.astype(d.numpy, copy=True)
+
+
 def _array_of(where: str, data: Any, dtype: dtype_ | None) -> Any:
+    data = _as_data(data)
     inferred = _infer(where, data)
     d = dtype or inferred or _dtype.get_default_dtype()
     plain = _plain(data)
@@ -287,19 +350,9 @@ def _array_of(where: str, data: Any, dtype: dtype_ | None) -> Any:
             f"ones: {error}."
         )
         raise ValueError(message) from error
-    if array.dtype == object:  # whole numbers beyond 64 bits
-        message = (
-            f"[{where}] argument 'data': expected numbers that fit {d!r}, got an integer out of "
-            "the range of int64."
-        )
-        raise ValueError(message)
-    if d.kind == _dtype.INTEGER and array.dtype.kind in "fc" and not np.isfinite(array).all():
-        message = f"[{where}] argument 'data': cannot convert a non-finite float to {d!r}."
-        raise ValueError(message)
-    if array.dtype.kind == "c" and not d.is_complex and d.kind != _dtype.BOOL:
-        message = f"[{where}] argument 'data': cannot convert complex numbers to {d!r}."
-        raise TypeError(message)
-    return array.astype(d.numpy, copy=True)
+    return _converted(
+        where, "data", array, d, exact=not isinstance(data, (Tensor, np.ndarray, np.generic))
+    )
 
 
 def tensor(
@@ -335,6 +388,9 @@ def tensor(
         The sequences are ragged, or a number is out of range.
     """
     d = None if dtype is None else _dtype.as_dtype(dtype, "tensor")
+    if isinstance(data, Tensor) and data.is_meta:
+        spec = Spec(tuple(data.shape), d or data.dtype)
+        return _made("tensor", lambda: data._elements("tensor"), spec, device, requires_grad)
     array = _array_of("tensor", data, d)
     spec = Spec(array.shape, _dtype.from_numpy_dtype(array.dtype))
     return _made("tensor", lambda: array, spec, device, requires_grad)
@@ -342,8 +398,9 @@ def tensor(
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return `data` as a tensor, on the same memory where type and device allow."""
-    if isinstance(data, np.ndarray) and data.flags.writeable:
+    if isinstance(data, np.ndarray) and data.flags.writeable and shareable(data):
         data = from_numpy(data)
+        device = _device.as_device(device, "as_tensor")
     if not isinstance(data, Tensor):
         return tensor(data, dtype=dtype, device=device)
     result: Tensor = data.to(
@@ -368,17 +425,31 @@ def asarray(
     ValueError
         ``copy=False`` and a copy is unavoidable.
     """
+    refused = "[asarray] copy=False, but this type, device or kind of object needs a copy."
     if not isinstance(obj, (Tensor, np.ndarray, list, tuple)) and hasattr(obj, "__dlpack__"):
-        obj = from_dlpack(obj)
+        try:
+            obj = from_dlpack(obj, copy=False if copy is False else None)
+        except BufferError as error:
+            raise ValueError(refused) from error
     result = as_tensor(obj, dtype, device)
     source = obj._array if isinstance(obj, Tensor) else obj
-    shared = isinstance(source, np.ndarray) and np.may_share_memory(source, result._array)
+    shared = result is obj or (isinstance(source, np.ndarray) and _same_memory(source, result))
     if copy is False and not shared:
-        message = "[asarray] copy=False, but this type, device or kind of object needs a copy."
-        raise ValueError(message)
+        raise ValueError(refused)
     if copy and shared:
         result = result.clone()
-    return result.requires_grad_() if requires_grad else result
+    if requires_grad and not result.requires_grad:
+        # The flag is the result's own: the tensor that was given stays as it is.
+        result = (result.detach() if result is obj else result).requires_grad_()
+    return result
+
+
+def _same_memory(source: Any, result: Tensor) -> bool:
+    """Tell whether `result` was made on the memory of the array `source`."""
+    array = result._array
+    if isinstance(array, MetaArray) or array.dtype != source.dtype:
+        return False
+    return bool(array.ctypes.data == source.ctypes.data)
 
 
 # --- of the type and device of another tensor ----------------------------------------------------

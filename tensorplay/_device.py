@@ -41,13 +41,19 @@ class device:  # noqa: N801 - the field's spelling
 
     def __init__(self, type: str | device, index: int | None = None) -> None:  # noqa: A002
         if isinstance(type, device):
-            type, index = type.type, type.index  # noqa: A001
+            type = str(type)
         if not isinstance(type, str):
             message = f"[device] argument 'type': expected str or device, got {type.__class__.__name__}."
             raise TypeError(message)
         match = _PATTERN.match(type)
         if match is None or match[1] not in TYPES or (match[2] and index is not None):
             message = f"[device] Invalid device string: {type!r}. Expected one of {', '.join(TYPES)}."
+            raise ValueError(message)
+        if index is not None and (not isinstance(index, int) or isinstance(index, bool)):
+            message = f"[device] argument 'index': expected int, got {index.__class__.__name__}."
+            raise TypeError(message)
+        if index is not None and index < 0:
+            message = f"[device] argument 'index': expected 0 or more, got {index}."
             raise ValueError(message)
         self.type = match[1]
         self.index = int(match[2]) if match[2] else index
@@ -92,6 +98,12 @@ def _usable(d: device, operator: str) -> device:
             "tensorplay has no GPU tensors. Use device='cpu'."
         )
         raise RuntimeError(message)
+    if d.index:
+        message = (
+            f"[{operator}] argument 'device': expected {d.type}, of which there is one, got {d}. "
+            f"Use device='{d.type}'."
+        )
+        raise ValueError(message)
     return CPU if d.type == "cpu" else META
 
 
@@ -99,6 +111,12 @@ def as_device(value: Any, operator: str) -> device:
     """Return `value` (None, a string or a device) as a device that tensors can be made on."""
     if value is None:
         return get_default_device()
+    if not isinstance(value, (str, device)):
+        message = (
+            f"[{operator}] argument 'device': expected a device such as 'cpu', "
+            f"got {value.__class__.__name__}."
+        )
+        raise TypeError(message)
     return _usable(device(value), operator)
 
 

@@ -125,7 +125,7 @@ def _dlpack(
         The tensor requires grad while recording is on; it has no memory; or it is a broadcast
         view and the consumer cannot be told not to write.
     """
-    if self._requires_grad and grad_mode.state.enabled:
+    if grad_mode.state.enabled and self.requires_grad:
         message = (
             "[__dlpack__] can't export tensors that require gradient: the receiver would compute "
             "outside of the graph. Wrap the call in `library.custom_op`, write x.detach(), or "
@@ -162,6 +162,12 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
 
 def to_dlpack(tensor: Tensor) -> Any:
     """Return a legacy DLPack capsule of the memory of `tensor`; see ``Tensor.__dlpack__``."""
+    if not isinstance(tensor, Tensor):
+        message = (
+            f"[to_dlpack] argument 'tensor': expected Tensor, got {type(tensor).__name__}. "
+            "Write tensorplay.as_tensor(x)."
+        )
+        raise TypeError(message)
     return _dlpack(tensor)
 
 
@@ -186,6 +192,9 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
     BufferError
         The memory is elsewhere, of an unsupported type, or must not be written and ``copy=False``.
     """
+    if device is not None and str(device) != "cpu":
+        message = f"[from_dlpack] argument 'device': expected cpu, got {device}."
+        raise BufferError(message)
     if _is_capsule(obj):
         capsule = obj
     elif not hasattr(obj, "__dlpack__"):
@@ -195,19 +204,18 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
         )
         raise TypeError(message)
     else:
-        if device is not None and str(device) != "cpu":
-            message = f"[from_dlpack] argument 'device': expected cpu, got {device}."
-            raise BufferError(message)
         try:
             capsule = obj.__dlpack__(max_version=VERSION)
         except TypeError:  # exporters older than version 1 take no such argument
             capsule = obj.__dlpack__()
     name = _get_name(capsule)
     if name not in (LEGACY, VERSIONED):
-        message = (
-            f"[from_dlpack] the capsule has already been consumed (its name is {name!r}). Export "
-            "again for each import."
+        what = (
+            "the capsule has already been consumed; export again for each import"
+            if name is not None and name.startswith(b"used_")
+            else "expected a capsule of DLPack"
         )
+        message = f"[from_dlpack] argument 'obj': {what} (its name is {name!r})."
         raise ValueError(message)
     fields = _tensor_of(capsule)
     if fields.device_type != 1:
@@ -221,16 +229,18 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
         fields.code = K_DL_UINT
     try:
         array = np.from_dlpack(_Capsule(capsule))  # type: ignore[arg-type]  # duck-typed
-    except RuntimeError as error:  # NumPy's word for a type it does not know
+    except (RuntimeError, BufferError) as error:
+        if is_bfloat16:  # the capsule was not consumed: as it came
+            fields.code = K_DL_BFLOAT
         message = (
             f"[from_dlpack] unsupported dlpack dtype: code {fields.code}, {fields.bits} bits, "
-            f"{fields.lanes} lanes."
+            f"{fields.lanes} lanes ({error})."
         )
         raise BufferError(message) from error
+    if name == LEGACY and not array.flags.writeable:
+        array = np.asarray(_Writable(array))
     if is_bfloat16:
         array = array.view(BFLOAT16)
-    if name == LEGACY and not array.flags.writeable:
-        array = np.asarray(_Writable(array)) if not is_bfloat16 else _writable_bfloat16(array)
     if not array.flags.writeable and copy is False:
         message = "[from_dlpack] the memory must not be written, and copy=False forbids a copy."
         raise BufferError(message)
@@ -239,8 +249,9 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
     return wrap(array)
 
 
-def _writable_bfloat16(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.asarray(_Writable(array.view(np.uint16))).view(BFLOAT16)
+def shareable(array: npt.NDArray[Any]) -> bool:
+    """Tell whether the elements of `array` lie as those of a tensor can: whole elements apart."""
+    return all(step % array.itemsize == 0 for step in array.strides) and bool(array.flags.aligned)
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Tensor:
@@ -251,7 +262,9 @@ def from_numpy(array: npt.NDArray[Any]) -> Tensor:
     Raises
     ------
     TypeError
-        `array` is no NumPy array, or of a type without counterpart (object, text, dates).
+        `array` is no NumPy array, masked, or of a type without counterpart (object, text, dates).
+    ValueError
+        Its elements do not lie whole elements apart, as in a field of a structured array.
     """
     if not isinstance(array, np.ndarray):
         message = (
@@ -259,7 +272,25 @@ def from_numpy(array: npt.NDArray[Any]) -> Tensor:
             "Write tensorplay.tensor(x)."
         )
         raise TypeError(message)
-    result = wrap(array)
+    if isinstance(array, np.ma.MaskedArray):
+        message = (
+            "[from_numpy] argument 'array': expected np.ndarray, got a masked array, whose mask "
+            "would be lost. Write x.filled(value)."
+        )
+        raise TypeError(message)
+    if type(array) is not np.ndarray:  # np.matrix and others compute by rules of their own
+        array = array.view(np.ndarray)
+    try:
+        result = wrap(array)
+    except TypeError as error:
+        message = f"[from_numpy] argument 'array': {error}"
+        raise TypeError(message) from error
+    if not shareable(array):
+        message = (
+            f"[from_numpy] argument 'array': expected strides that are multiples of the "
+            f"{array.itemsize} bytes of an element, got {array.strides}. Write x.copy()."
+        )
+        raise ValueError(message)
     if not array.flags.writeable:
         warnings.warn(
             "[from_numpy] the array is read-only and was copied; tensors can be written.",

@@ -116,6 +116,11 @@ def _by_name(name: str) -> dtype:
     return _FROM_NAME[name]
 
 
+def named(name: str) -> dtype | None:
+    """Return the type called `name` in schemas (``float32``, ``bool``), None if there is none."""
+    return _FROM_NAME.get(name)
+
+
 def from_numpy_dtype(numpy_type: Any) -> dtype:
     """Return the type of NumPy's `numpy_type`.
 
@@ -145,10 +150,12 @@ def as_dtype(value: Any, operator: str, argument: str = "dtype") -> dtype:
         return _default
     if value is complex:
         return _default.to_complex()
-    if value in (bool, int) or isinstance(value, np.dtype):
-        return from_numpy_dtype(np.dtype(value))
-    if isinstance(value, type) and issubclass(value, np.generic):
-        return from_numpy_dtype(np.dtype(value))
+    plain = value is bool or value is int or isinstance(value, np.dtype)
+    if plain or (isinstance(value, type) and issubclass(value, np.generic)):
+        try:
+            return from_numpy_dtype(np.dtype(value))
+        except TypeError as error:
+            raise TypeError(f"[{operator}] argument '{argument}': {error}") from error
     message = (
         f"[{operator}] argument '{argument}': expected a dtype such as tensorplay.float32, "
         f"got {type(value).__name__}."

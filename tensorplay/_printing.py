@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +12,101 @@ from tensorplay import _dtype
 if TYPE_CHECKING:
     from tensorplay._tensor import Tensor
 
-__all__ = ["describe"]
+__all__ = ["describe", "set_printoptions"]
 
 PREFIX = "tensor("
 # The types that a literal of the shown text would get by itself are not named.
 _OBVIOUS = {"bool", "int64"}
 
 
+@dataclass(frozen=True)
+class _Options:
+    precision: int = 4
+    threshold: int = 1000
+    edgeitems: int = 3
+    linewidth: int = 80
+    sci_mode: bool | None = None
+
+
+_options = _Options()
+
+
+def set_printoptions(
+    precision: int | None = None,
+    threshold: int | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    sci_mode: bool | None = None,
+) -> None:
+    """Set how tensors are shown; numbers left out stay as they are.
+
+    Parameters
+    ----------
+    precision
+        Digits after the point, 4 at first.
+    threshold
+        Number of elements from which the middle is left out, 1000 at first.
+    edgeitems
+        Elements shown on each side of what is left out, 3 at first.
+    linewidth
+        Characters in a line, 80 at first.
+    sci_mode
+        True for exponents always, False for never; None, also if left out, for exponents where
+        the numbers differ too much in size.
+
+    Raises
+    ------
+    ValueError
+        A number is negative.
+    """
+    global _options  # noqa: PLW0603 - one process-wide setting, as in the field
+    numbers = {
+        "precision": precision, "threshold": threshold, "edgeitems": edgeitems,
+        "linewidth": linewidth,
+    }  # fmt: skip
+    given = {name: value for name, value in numbers.items() if value is not None}
+    for name, value in given.items():
+        if value < 0:
+            message = f"[set_printoptions] argument '{name}': expected 0 or more, got {value}."
+            raise ValueError(message)
+    _options = replace(_options, **given, sci_mode=sci_mode)
+
+
 def _body(array: Any) -> str:
     if array.dtype.kind == "V":  # ml_dtypes' types print as their float32 values
         array = array.astype(np.float32)
-    options: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80}
-    with np.printoptions(**options, suppress=False):
-        return np.array2string(array, separator=", ", prefix=PREFIX, floatmode="maxprec_equal")
+    shown = _options
+    formatter: Any = None
+    if shown.sci_mode and array.dtype.kind in "fc":
+
+        def scientific(value: Any) -> str:
+            return np.format_float_scientific(value, precision=shown.precision, unique=False)
+
+        formatter = {
+            "float_kind": scientific,
+            "complex_kind": lambda z: f"{scientific(z.real)}{z.imag:+.{shown.precision}e}j",
+        }
+    return np.array2string(
+        array,
+        max_line_width=shown.linewidth,
+        precision=shown.precision,
+        suppress_small=shown.sci_mode is False,
+        separator=", ",
+        prefix=PREFIX,
+        floatmode="maxprec_equal",
+        formatter=formatter,
+        threshold=shown.threshold,
+        edgeitems=shown.edgeitems,
+        sign="-",
+    )
+
+
+def _is_obvious(tensor: Tensor) -> bool:
+    """Tell whether the shown numbers say the type."""
+    d, default = tensor.dtype, _dtype.get_default_dtype()
+    if d is default or tensor.is_meta:
+        return d is default
+    return tensor.numel() > 0 and (d.name in _OBVIOUS or d is default.to_complex())
 
 
 def describe(tensor: Tensor) -> str:
@@ -34,11 +117,10 @@ def describe(tensor: Tensor) -> str:
         notes += ["device='meta'", f"size={tuple(tensor.shape)}"]
     else:
         body = _body(tensor._array)
-        if tensor.numel() == 0 and tensor.ndim > 1:
+        if tensor.numel() == 0 and tensor.ndim != 1:
             notes.append(f"size={tuple(tensor.shape)}")
-    d = tensor.dtype
-    if tensor.is_meta or d is not _dtype.get_default_dtype() and d.name not in _OBVIOUS:
-        notes.append(f"dtype={d!r}")
+    if not _is_obvious(tensor):
+        notes.append(f"dtype={tensor.dtype!r}")
     node = tensor.grad_fn
     if node is not None:
         notes.append(f"grad_fn=<{node.name()}>")

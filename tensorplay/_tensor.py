@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
 
@@ -32,6 +33,18 @@ class Size(tuple[int, ...]):
     def numel(self) -> int:
         """Return the number of elements."""
         return math.prod(self)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> int: ...
+    @overload
+    def __getitem__(self, index: slice[Any, Any, Any], /) -> Size: ...
+    def __getitem__(self, index: Any, /) -> Any:
+        found = super().__getitem__(index)
+        return Size(found) if isinstance(index, slice) else found
+
+    def __add__(self, other: Any, /) -> Any:
+        found = super().__add__(other)
+        return Size(found) if isinstance(other, tuple) else found
 
     def __repr__(self) -> str:
         return f"Size({list(self)})"
@@ -145,7 +158,7 @@ class Tensor(TensorMethods):
             self._dtype = data._dtype
         else:
             d = _dtype.get_default_dtype()
-            self._array = np.array(data, dtype=d.numpy)
+            self._array = _plain_array(data, d)
             self._dtype = d
         if _device.as_device(device, "Tensor").type == "meta":
             self._array = MetaArray(Spec(self._array.shape, self._dtype))
@@ -213,13 +226,18 @@ class Tensor(TensorMethods):
 
     def stride(self, dim: int | None = None) -> Any:
         """Return the steps between neighbours, in elements, of all dimensions or of `dim`."""
+        if dim is not None:
+            return self.stride()[self._axis("stride", dim)]
+        if self._array.size == 0:  # NumPy leaves the strides of empty arrays open
+            return contiguous_strides(self._array.shape)
         item = self._dtype.itemsize
-        if dim is None:
-            return tuple(s // item for s in self._array.strides)
-        return self._array.strides[self._axis("stride", dim)] // item
+        return tuple(s // item for s in self._array.strides)
 
     def _axis(self, operator: str, dim: int) -> int:
-        ndim = max(self._array.ndim, 1)
+        ndim = self._array.ndim
+        if ndim == 0:
+            message = f"[{operator}] argument 'dim': got {dim}, but the tensor has no dimensions."
+            raise IndexError(message)
         if not -ndim <= dim < ndim:
             message = (
                 f"[{operator}] argument 'dim': Dimension out of range "
@@ -243,7 +261,9 @@ class Tensor(TensorMethods):
     def is_contiguous(self) -> bool:
         """Tell whether the elements lie in row-major order without gaps."""
         if isinstance(self._array, MetaArray):
-            return self.stride() == contiguous_strides(self._array.shape)
+            shape = self._array.shape
+            pairs = zip(shape, self.stride(), contiguous_strides(shape), strict=True)
+            return self._array.size == 0 or all(n == 1 or s == c for n, s, c in pairs)
         return bool(self._array.flags.c_contiguous)
 
     def is_floating_point(self) -> bool:
@@ -275,7 +295,7 @@ class Tensor(TensorMethods):
         RuntimeError
             The tensor requires grad and `force` is not set.
         """
-        if self._requires_grad and not force:
+        if self.requires_grad and not force:
             message = (
                 "[numpy] Can't call numpy() on Tensor that requires grad. "
                 "Write x.detach().numpy()."
@@ -318,6 +338,20 @@ class Tensor(TensorMethods):
         result = wrap(self._array, self._dtype)
         result._counter = self._shared_counter()
         return result
+
+    def detach_(self) -> Tensor:
+        """Take this tensor out of the graph and return it.
+
+        Raises
+        ------
+        RuntimeError
+            It is a view, whose history is that of its base.
+        """
+        if self._base is not None:
+            message = "[detach_] can't detach views in-place. Write x.detach()."
+            raise RuntimeError(message)
+        self._grad_fn, self._output_nr, self._requires_grad = None, 0, False
+        return self
 
     @property
     def data(self) -> Tensor:
@@ -437,6 +471,12 @@ class Tensor(TensorMethods):
                     f"tensor, got {value._dtype!r}."
                 )
                 raise RuntimeError(message)
+            if value.is_meta is not self.is_meta:
+                message = (
+                    f"[grad] expected a gradient on device {self.device}, the device of the "
+                    f"tensor, got {value.device}."
+                )
+                raise RuntimeError(message)
             if value is self:
                 message = "[grad] a tensor cannot be its own gradient. Write x.detach().clone()."
                 raise RuntimeError(message)
@@ -525,7 +565,7 @@ class Tensor(TensorMethods):
         result.__dict__.update(_array=array, _dtype=self._dtype, _requires_grad=self._requires_grad)
         memo[id(self)] = result
         if self._grad is not None:
-            result._grad = self._grad.__deepcopy__(memo)
+            result._grad = copy.deepcopy(self._grad, memo)
         return result
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -535,6 +575,20 @@ class Tensor(TensorMethods):
         if isinstance(self._array, MetaArray):
             return _unpickle_meta, (Spec(self._array.shape, self._dtype, self.stride()),)
         return _unpickle, (type(self), self._array, self._dtype, self._requires_grad)
+
+
+def _plain_array(data: Any, d: dtype) -> npt.NDArray[Any]:
+    """Return numbers as an array of type `d` on memory of its own."""
+    try:
+        with np.errstate(all="ignore"):
+            return np.array(data, dtype=d.numpy)
+    except (TypeError, ValueError) as error:
+        message = (
+            "[Tensor] argument 'data': expected numbers, nested sequences of numbers of equal "
+            f"length, or an array, got {type(data).__name__}: {error}. Write tensorplay.tensor(x)."
+        )
+        kind = ValueError if "inhomogeneous" in str(error) else TypeError
+        raise kind(message) from error
 
 
 def _unpickle(cls: type[Tensor], array: Any, d: dtype, requires_grad: bool) -> Tensor:  # noqa: FBT001

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import operator
 import secrets
 import threading
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,17 +17,24 @@ from tensorplay._creation import shape_of
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.ops.arguments import reject
 
+if TYPE_CHECKING:
+    from tensorplay._dtype import dtype as dtype_
+
 __all__ = [
     "Generator",
+    "fork_rng",
+    "get_rng_state",
     "initial_seed",
     "manual_seed",
     "rand",
     "rand_like",
     "randint",
+    "randint_like",
     "randn",
     "randn_like",
     "randperm",
     "seed",
+    "set_rng_state",
 ]
 
 
@@ -31,7 +42,7 @@ class Generator:
     """A source of random numbers (PCG64); the same seed gives the same stream on one build."""
 
     def __init__(self, device: Any = "cpu") -> None:
-        self.device = _device.device(device)
+        self.device = _device.as_device(device, "Generator")
         self._lock = threading.Lock()
         self.seed()
 
@@ -39,8 +50,9 @@ class Generator:
         """Start the stream of `seed` and return the generator."""
         if not isinstance(seed, (int, np.integer)):
             reject("manual_seed", "seed", "int", seed)
-        self._seed = int(seed)
-        self.numpy = np.random.Generator(np.random.PCG64(self._seed % 2**64))
+        with self._lock:
+            self._seed = int(seed)
+            self.numpy = np.random.Generator(np.random.PCG64(self._seed % 2**64))
         return self
 
     def seed(self) -> int:
@@ -51,6 +63,39 @@ class Generator:
     def initial_seed(self) -> int:
         """Return the seed of the present stream."""
         return self._seed
+
+    def get_state(self) -> Tensor:
+        """Return where in its stream the generator is, as a tensor of bytes."""
+        with self._lock:
+            state = {"seed": self._seed, "bits": self.numpy.bit_generator.state}
+        return wrap(np.frombuffer(json.dumps(state).encode(), np.uint8).copy())
+
+    def set_state(self, new_state: Tensor) -> Generator:
+        """Go to where `get_state` was called and return the generator.
+
+        Raises
+        ------
+        TypeError
+            `new_state` is no tensor of bytes.
+        ValueError
+            The bytes are no state.
+        """
+        if not isinstance(new_state, Tensor) or new_state.dtype is not _dtype.uint8:
+            reject("set_rng_state", "new_state", "a Tensor of uint8", new_state)
+        try:
+            state = json.loads(new_state.numpy().tobytes())
+            bits = np.random.PCG64()
+            bits.state = state["bits"]
+            seed = int(state["seed"])
+        except (ValueError, TypeError, KeyError) as error:
+            message = (
+                "[set_rng_state] argument 'new_state': expected what get_rng_state returned, "
+                f"got other bytes: {error}."
+            )
+            raise ValueError(message) from error
+        with self._lock:
+            self._seed, self.numpy = seed, np.random.Generator(bits)
+        return self
 
 
 default_generator = Generator()
@@ -71,18 +116,40 @@ def initial_seed() -> int:
     return default_generator.initial_seed()
 
 
+def get_rng_state() -> Tensor:
+    """Return where in its stream the default generator is, as a tensor of bytes."""
+    return default_generator.get_state()
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Let the default generator go on where `get_rng_state` was called."""
+    default_generator.set_state(new_state)
+
+
+@contextlib.contextmanager
+def fork_rng() -> Iterator[None]:
+    """Leave the default generator, after the block, where it was before."""
+    state = get_rng_state()
+    try:
+        yield
+    finally:
+        set_rng_state(state)
+
+
 def _sampled(
     where: str,
     size: tuple[Any, ...],
     draw: Any,
     dtype: Any,
     device: Any,
-    requires_grad: bool,  # noqa: FBT001
+    requires_grad: bool,
     generator: Generator | None,
-    default: Any = None,
+    default: dtype_ | None = None,
 ) -> Tensor:
     shape = shape_of(where, size)
-    d = _dtype.as_dtype(dtype, where) if dtype is not None else default or _dtype.get_default_dtype()
+    d = _dtype.as_dtype(default or _dtype.get_default_dtype() if dtype is None else dtype, where)
+    if generator is not None and not isinstance(generator, Generator):
+        reject(where, "generator", "Generator or None", generator)
     if _device.as_device(device, where).type == "meta":
         result = wrap(MetaArray(Spec(shape, d)), d)
     else:
@@ -95,10 +162,12 @@ def _sampled(
     return result
 
 
-def _floating(where: str, dtype: Any) -> None:
-    if dtype is not None and not _dtype.as_dtype(dtype, where).is_floating_point:
-        message = f"[{where}] argument 'dtype': expected a floating type, got {dtype!r}."
+def _floating(where: str, dtype: Any) -> dtype_:
+    d = _dtype.get_default_dtype() if dtype is None else _dtype.as_dtype(dtype, where)
+    if not d.is_floating_point:
+        message = f"[{where}] argument 'dtype': expected a floating type, got {d!r}."
         raise TypeError(message)
+    return d
 
 
 def rand(
@@ -109,17 +178,17 @@ def rand(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return numbers uniform in [0, 1)."""
-    _floating("rand", dtype)
+    d = _floating("rand", dtype)
 
     def draw(source: np.random.Generator, shape: tuple[int, ...]) -> Any:
-        # In float32 straight away, so that rounding cannot give 1.
-        single = (dtype or _dtype.get_default_dtype()).itemsize <= 4  # noqa: PLR2004
-        values = source.random(shape, np.float32 if single else np.float64)
-        return np.minimum(values, np.float32(1) - np.float32(2**-8)) if (
-            single and (dtype or _dtype.float32).itemsize == 2  # noqa: PLR2004
-        ) else values  # fmt: skip
+        # Narrow types are drawn in float32 straight away, so that rounding cannot give 1.
+        values = source.random(shape, np.float64 if d is _dtype.float64 else np.float32)
+        if d.itemsize == 2:
+            below_one = 1 - _dtype.finfo(d).eps / 2
+            values = np.minimum(values, np.float32(below_one))
+        return values
 
-    return _sampled("rand", size, draw, dtype, device, requires_grad, generator)
+    return _sampled("rand", size, draw, d, device, requires_grad, generator)
 
 
 def randn(
@@ -130,14 +199,14 @@ def randn(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return numbers of the normal distribution with mean 0 and variance 1."""
-    _floating("randn", dtype)
+    d = _floating("randn", dtype)
     return _sampled(
-        "randn", size, lambda g, s: g.standard_normal(s), dtype, device, requires_grad, generator
+        "randn", size, lambda g, s: g.standard_normal(s), d, device, requires_grad, generator
     )
 
 
 def randint(
-    low: int,
+    low: Any = None,
     high: Any = None,
     size: Any = None,
     *,
@@ -152,25 +221,46 @@ def randint(
     ------
     RuntimeError
         `high` is not above `low`.
+    ValueError
+        `dtype` does not hold all of them.
     """
-    if size is None:
-        low, high, size = 0, low, high
-    if size is None:
+    if size is None:  # randint(high, size)
+        low, high, size = None, low, high
+    elif high is None:  # randint(high, size=size)
+        low, high = None, low
+    if high is None or size is None:
         message = "[randint] expected (high, size) or (low, high, size)."
         raise TypeError(message)
+    low, high = _whole("low", 0 if low is None else low), _whole("high", high)
+    d = _dtype.int64 if dtype is None else _dtype.as_dtype(dtype, "randint")
+    if d.kind == _dtype.INTEGER and low < high:
+        limits = _dtype.iinfo(d)
+        if low < limits.min or high - 1 > limits.max:
+            message = (
+                f"[randint] expected low and high from {limits.min} to {limits.max + 1}, the "
+                f"range of {d!r}, got low={low}, high={high}."
+            )
+            raise ValueError(message)
     if high <= low:
         message = f"[randint] expected low < high, got low={low}, high={high}."
         raise RuntimeError(message)
     return _sampled(
         "randint",
         (size,),
-        lambda g, s: g.integers(low, high, s),
-        dtype,
+        lambda g, s: g.integers(low, high, s, np.uint64 if d is _dtype.uint64 else np.int64),
+        d,
         device,
         requires_grad,
         generator,
         _dtype.int64,
     )
+
+
+def _whole(argument: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        reject("randint", argument, "int", value)
 
 
 def randperm(
@@ -194,13 +284,51 @@ def randperm(
     )
 
 
-def rand_like(input: Tensor, **options: Any) -> Tensor:  # noqa: A002
+def _like(where: str, input_: Any, dtype: Any, device: Any) -> tuple[tuple[int, ...], Any, Any]:
+    if not isinstance(input_, Tensor):
+        reject(where, "input", "Tensor", input_)
+    return (
+        tuple(input_.shape),
+        input_.dtype if dtype is None else dtype,
+        input_.device if device is None else device,
+    )
+
+
+def rand_like(
+    input: Tensor,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Return uniform numbers of the shape, type and device of `input`."""
-    options = {"dtype": input.dtype, "device": input.device, **options}
-    return rand(tuple(input.shape), **options)
+    size, d, where = _like("rand_like", input, dtype, device)
+    return rand(size, generator=generator, dtype=d, device=where, requires_grad=requires_grad)
 
 
-def randn_like(input: Tensor, **options: Any) -> Tensor:  # noqa: A002
+def randn_like(
+    input: Tensor,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Return normal numbers of the shape, type and device of `input`."""
-    options = {"dtype": input.dtype, "device": input.device, **options}
-    return randn(tuple(input.shape), **options)
+    size, d, where = _like("randn_like", input, dtype, device)
+    return randn(size, generator=generator, dtype=d, device=where, requires_grad=requires_grad)
+
+
+def randint_like(
+    input: Tensor,
+    low: Any,
+    high: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+) -> Tensor:
+    """Return integers from `low` (0 if left out) up to `high`, in shape and type of `input`."""
+    size, d, where = _like("randint_like", input, dtype, device)
+    return randint(low, high, size, generator=generator, dtype=d, device=where)

@@ -91,16 +91,21 @@ def _difference(actual: Any, expected: Any, where: str, options: dict[str, Any])
 
 
 def _tensor_difference(a: Tensor, e: Tensor, where: str, options: dict[str, Any]) -> str | None:
-    for flag, name in (("shape", "shape"), ("check_dtype", "dtype"), ("check_device", "device")):
-        if options.get(flag, True) and getattr(a, name) != getattr(e, name):
-            return f"the values for attribute '{name}' do not match{where}: {getattr(a, name)} != {getattr(e, name)}"
-    if options["check_stride"] and a.stride() != e.stride():
-        return f"the values for attribute 'stride()' do not match{where}: {a.stride()} != {e.stride()}"
+    attributes = {
+        "shape": (True, a.shape, e.shape),
+        "dtype": (options["check_dtype"], a.dtype, e.dtype),
+        "device": (options["check_device"], a.device, e.device),
+        "stride()": (options["check_stride"], a.stride(), e.stride()),
+    }
+    for name, (checked, x, y) in attributes.items():
+        if checked and x != y:
+            return f"the values for attribute '{name}' do not match{where}: {x} != {y}"
     rtol, atol = _tolerance(a, e)
     rtol = rtol if options["rtol"] is None else options["rtol"]
     atol = atol if options["atol"] is None else options["atol"]
     wide = np.complex128 if a.dtype.is_complex or e.dtype.is_complex else np.float64
-    if a.dtype is e.dtype and not a.dtype.is_differentiable:
+    # Integers beyond 2**53 are not told apart in float64.
+    if a.dtype is e.dtype and not a.dtype.is_differentiable and rtol == 0 and atol == 0:
         x, y = a.numpy(), e.numpy()
         bad = x != y
         gap = np.abs(x.astype(np.float64) - y.astype(np.float64))
@@ -115,7 +120,8 @@ def _tensor_difference(a: Tensor, e: Tensor, where: str, options: dict[str, Any]
         bad = ~close
     if not bad.any():
         return None
-    worst = np.unravel_index(int(np.argmax(np.where(bad, np.nan_to_num(gap, nan=np.inf), -1))), x.shape)
+    ranked = np.where(bad, np.nan_to_num(gap, nan=np.inf), -1)
+    worst = np.unravel_index(int(np.argmax(ranked)), x.shape)
     index = tuple(int(i) for i in worst)
     return (
         f"tensor-likes are not close{where}\n\nmismatched elements: {int(bad.sum())} / {x.size}\n"
@@ -143,7 +149,7 @@ def make_tensor(
     dtype, device
         Of the result.
     low, high
-        Interval; by default [-9, 9), for uint8 [0, 10), for bool [0, 2).
+        Interval; by default [-9, 9), for unsigned types [0, 10), for bool [0, 2).
     requires_grad
         As for `tensorplay.tensor`.
     noncontiguous
@@ -153,20 +159,23 @@ def make_tensor(
     """
     size = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     d = _dtype.as_dtype(dtype, "make_tensor")
-    first, last = {"bool": (0, 2), "uint8": (0, 10)}.get(d.name, (-9, 9))
+    first, last = (0, 2) if d.kind == _dtype.BOOL else (-9, 9) if d.is_signed else (0, 10)
     lo, hi = (first if low is None else low), (last if high is None else high)
+    if not lo < hi:
+        message = f"[make_tensor] expected low < high, got low={lo}, high={hi}."
+        raise ValueError(message)
     drawn = (*size[:-1], 2 * size[-1]) if noncontiguous and size else size
-    source = default_generator.numpy
-    if d.is_differentiable:
-        values = source.uniform(lo, hi, drawn)
-        if d.is_complex:
-            values = values + 1j * source.uniform(lo, hi, drawn)
-    else:
-        values = source.integers(int(lo), max(int(hi), int(lo) + 1), drawn)
+    with default_generator._lock:
+        source = default_generator.numpy
+        if d.is_differentiable:
+            values = source.uniform(lo, hi, drawn)
+            if d.is_complex:
+                values = values + 1j * source.uniform(lo, hi, drawn)
+        else:
+            values = source.integers(int(lo), max(int(hi), int(lo) + 1), drawn)
     array = np.asarray(values).astype(d.numpy)
     if exclude_zero:
         array[array == 0] = _dtype.finfo(d).tiny if d.is_differentiable else 1
     result = wrap(array[..., ::2] if noncontiguous and size else array, d)
-    if device != "cpu":
-        result = result.to(device)
+    result = result.to(device=device)
     return result.requires_grad_() if requires_grad else result

@@ -14,9 +14,12 @@ Grammar::
 
 from __future__ import annotations
 
+import keyword
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
+
+from tensorplay._dtype import named as dtype_named
 
 __all__ = [
     "NO_DEFAULT",
@@ -170,11 +173,15 @@ class FunctionSchema:
         return f"{self.qualname}{overload}{self.signature()}"
 
 
+_ESCAPED: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_UNESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
+
+
 def _literal(value: Any) -> str:
     if isinstance(value, DtypeName):
         return value.name
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return '"' + "".join(_ESCAPED.get(c, c) for c in value) + '"'
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_literal(v) for v in value)}]"
     return repr(value)
@@ -187,6 +194,29 @@ _TOKEN: Final = re.compile(
         |(?P<mark>->|::|[()\[\],*?!=.|]))""",
     re.VERBOSE,
 )
+
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "Tensor": (), "int": (int,), "SymInt": (int,), "float": (int, float), "bool": (bool,),
+    "str": (str,), "Scalar": (int, float), "ScalarType": (DtypeName,), "Device": (str,),
+    "Layout": (str,), "Generator": (),
+}  # fmt: skip
+
+
+def _fits(value: Any, type_: SchemaType) -> bool:
+    """Tell whether `value` may be the default of an argument of `type_`.
+
+    None is: it marks what may be left out, and the operator says what that means.
+    """
+    if value is None:
+        return True
+    if isinstance(value, list):
+        return type_.is_list and all(
+            isinstance(v, _KINDS[type_.base]) or (v is None and type_.list_of_optional)
+            for v in value
+        )
+    # One value stands for a list of a declared size.
+    return isinstance(value, _KINDS[type_.base]) and (not type_.is_list or type_.size is not None)
 
 
 class _Parser:
@@ -216,7 +246,10 @@ class _Parser:
         return previous
 
     def fail(self, what: str) -> NoReturn:
-        message = f"[schema] {what}:\n{self.text}\n{' ' * self.start}^"
+        begin = self.text.rfind("\n", 0, self.start) + 1
+        end = self.text.find("\n", self.start)
+        line = self.text[begin : len(self.text) if end < 0 else end].replace("\t", " ")
+        message = f"[schema] {what}:\n{line}\n{' ' * (self.start - begin)}^"
         raise ValueError(message)
 
     def take(self, mark: str) -> bool:
@@ -301,9 +334,17 @@ class _Parser:
     def argument(self, number: int, *, kwarg_only: bool) -> Argument:
         type_, alias = self.type()
         # Two numbers are words that may name an argument, as in nan_to_num(…, float? nan=0.0).
+        if keyword.iskeyword(self.token):
+            self.fail(f"{self.token!r} is a Python keyword, expected the argument's name")
         named = self.kind == "word" or self.token in {"nan", "inf"}
         name = self.advance() if named else f"arg{number}"
-        default = self.default(type_) if self.take("=") else NO_DEFAULT
+        default: Any = NO_DEFAULT
+        if self.take("="):
+            start = self.start
+            default = self.default(type_)
+            if not _fits(default, type_):
+                self.start = start
+                self.fail(f"the default of '{name}' is no value of {type_}")
         return Argument(name, type_, default, kwarg_only, alias)
 
     def default(self, type_: SchemaType) -> Any:
@@ -318,10 +359,16 @@ class _Parser:
             text = self.advance()
             return float(text) if type_.base == "float" or not text.lstrip("+-").isdigit() else int(text)
         if self.kind == "string":
-            return re.sub(r"\\(.)", r"\1", self.advance()[1:-1])
-        word = self.word("a default value")
+            text = self.advance()[1:-1]
+            return re.sub(r"\\(.)", lambda m: _UNESCAPED.get(m[1], m[1]), text, flags=re.DOTALL)
+        start, word = self.start, self.word("a default value")
         constants = {"None": None, "True": True, "False": False}
-        return constants[word] if word in constants else DtypeName(word)
+        if word in constants:
+            return constants[word]
+        if type_.base == "ScalarType" and dtype_named(word) is not None:
+            return DtypeName(word)
+        self.start = start
+        self.fail(f"unknown default {word!r} for {type_}")
 
     def returns(self) -> tuple[Return, ...]:
         if not self.take("("):
