@@ -45,7 +45,10 @@ def check_writable(tensor: Tensor, operator: str) -> None:
             )
             raise RuntimeError(message)
     array = tensor._array
-    if any(step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)):
+    # NumPy gives tensors without elements strides of zero.
+    if array.size and any(
+        step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
+    ):
         message = (
             f"[{operator}] argument 'input': expected a tensor whose elements have a place of "
             f"their own, got strides {tensor.stride()} for size {list(tensor.shape)}: more than "

@@ -6,6 +6,7 @@ and slices beside them are applied first, as a view.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,12 +16,13 @@ from tensorplay import _dtype
 from tensorplay._dtype import dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
+from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
 from tensorplay.ops.movement import expand, flatten, pad, reshape, slice_
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
-__all__ = ["nonzero"]
+__all__ = ["nonzero", "repeat_interleave"]
 
 
 def _int_tensor(values: Any) -> Tensor:
@@ -191,6 +193,8 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     NotImplementedError
         The tensor is on device meta.
     """
+    if not isinstance(input, Tensor):
+        reject("nonzero", "input", "Tensor", input, "Write tensorplay.tensor(x).")
     found = _nonzero.apply((input,))
     if not as_tuple:
         return found
@@ -306,6 +310,29 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) ->
     return out
 
 
+def _only_last(grads: Any, places: Any, shape: tuple[int, ...]) -> Any:
+    """Return `grads` with zeros for values that a later one, written to the same place, replaced.
+
+    `places` indexes a tensor of `shape`; there is one gradient per place that it selects.
+    """
+    if grads.is_meta:
+        return grads
+    positions = np.arange(math.prod(shape)).reshape(shape)[places]
+    order = np.arange(positions.size).reshape(positions.shape)
+    writer = np.empty(math.prod(shape), np.int64)
+    writer[positions] = order
+    stays = writer[positions] == order
+    return grads if stays.all() else masked_fill.apply((grads, _mask(~stays), 0))
+
+
+def _grad_of_values(g: Any, s: Any) -> Any:
+    grads = index.apply((g, s.indices))
+    if s.accumulate or g.is_meta:
+        return grads
+    places = _selection([None if i is None else i._array for i in s.indices])
+    return _only_last(grads, places, s.specs["input"].shape)
+
+
 index_put = Primitive(
     "index_put(Tensor input, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
     "`input` with `values` written, or added, at integer `indices`; without `accumulate` the last "
@@ -316,7 +343,7 @@ index_put = Primitive(
         "input": Vjp(
             lambda g, s: g if s.accumulate else index_put.apply((g, s.indices, 0, False)), "indices"
         ),
-        "values": Vjp(lambda g, s: index.apply((g, s.indices)), "indices"),
+        "values": Vjp(lambda g, s: _grad_of_values(g, s), "indices"),
     },
     jvp="linear",
     scalars=True,
@@ -326,6 +353,7 @@ index_put = Primitive(
         Sample((make(3, 2), [_int_tensor([2, 0])], make(2, 2)), name="rows"),
         Sample((make(3, 2), [_int_tensor([2, 0])], make(2)), name="broadcast"),
         Sample((make(3), [_int_tensor([1, 1, -1])], make(3), True), name="accumulate"),
+        Sample((make(3), [_int_tensor([1, 1, -2])], make(3)), name="one place"),
         Sample((make(2, 3), [None, _int_tensor([0])], 1.5), name="number"),
     ],
 )
@@ -500,8 +528,11 @@ def _source(src: Any, index: Any, d: Any) -> Any:
     return src[tuple(slice(n) for n in index.shape)].reshape(index.shape).astype(d, copy=False)
 
 
-def _source_grad(g: Any, s: Any) -> Any:
+def _source_grad(g: Any, s: Any, *, adds: bool) -> Any:
     inner = gather.apply((g, s.dim, s.index))
+    if not adds and not g.is_meta and g.ndim and s.index.ndim:
+        places = _along(s.index._array, s.dim % g.ndim)
+        inner = _only_last(inner, places, s.specs["input"].shape)
     shape = s.specs["src"].shape if isinstance(s.specs["src"], Spec) else inner.shape
     if inner.shape == shape:
         return inner
@@ -550,7 +581,7 @@ scatter = Primitive(
     rule=_scatter_rule("scatter"),
     vjp={
         "input": Vjp(lambda g, s: scatter.apply((g, s.dim, s.index, 0)), "index"),
-        "src": Vjp(_source_grad, "index"),
+        "src": Vjp(lambda g, s: _source_grad(g, s, adds=False), "index"),
     },
     jvp="linear",
     scalars=True,
@@ -564,7 +595,7 @@ scatter_add = Primitive(
     "`input` with elements of `src` added where ``gather`` would read.",
     _scatter_impl("scatter_add"),
     rule=_scatter_rule("scatter_add"),
-    vjp={"input": Vjp(lambda g, s: g), "src": Vjp(_source_grad, "index")},
+    vjp={"input": Vjp(lambda g, s: g), "src": Vjp(lambda g, s: _source_grad(g, s, adds=True), "index")},
     jvp="linear",
     check_first=False,
     inplace=True,
@@ -641,12 +672,33 @@ take_along_dim = Composite(
 )
 
 
-def _repeat_interleave(x: Tensor, repeats: Any, dim: int | None) -> Any:
+def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None) -> Any:
+    """Return every element of a dimension several times, one after the other.
+
+    Parameters
+    ----------
+    input
+        Tensor to repeat.
+    repeats
+        How often: a number, or an integer vector with one number per element of the dimension.
+    dim
+        The dimension; without it the tensor is flattened first.
+
+    Raises
+    ------
+    RuntimeError
+        A number is negative, or there is not one per element.
+    NotImplementedError
+        `repeats` is a vector on device meta.
+    """
+    if not isinstance(input, Tensor):
+        reject("repeat_interleave", "input", "Tensor", input, "Write tensorplay.tensor(x).")
     if dim is None:
-        x, dim = flatten.apply((x, 0, -1)), 0
-    dim = wrap_dim("repeat_interleave", dim, x.ndim)
-    size = x.shape[dim]
+        input, dim = flatten.apply((input, 0, -1)), 0
+    dim = wrap_dim("repeat_interleave", dim, input.ndim)
+    size = input.shape[dim]
     if isinstance(repeats, Tensor) and repeats.numel() != 1:
+        _want_index("repeat_interleave", "repeats", repeats)
         counts = repeats.numpy()
         if counts.ndim > 1 or counts.size != size or (counts < 0).any():
             raise RuntimeError(
@@ -654,25 +706,18 @@ def _repeat_interleave(x: Tensor, repeats: Any, dim: int | None) -> Any:
                 f"non-negative count for each of {size} elements: repeats must have the same size "
                 f"as input along dim, got {list(counts.shape)}."
             )
-        return index_select.apply((x, dim, _int_tensor(np.repeat(np.arange(size), counts))))
+        return index_select.apply((input, dim, _int_tensor(np.repeat(np.arange(size), counts))))
     count = int(repeats)
     if count < 0:
-        raise RuntimeError(f"[repeat_interleave] argument 'repeats': repeats can not be negative, got {count}.")
-    wide = [*x.shape[: dim + 1], count, *x.shape[dim + 1 :]]
-    out: Any = flatten.apply((expand.apply((x.unsqueeze(dim + 1), wide)), dim, dim + 1))
+        raise RuntimeError(
+            f"[repeat_interleave] argument 'repeats': repeats can not be negative, got {count}."
+        )
+    wide = [*input.shape[: dim + 1], count, *input.shape[dim + 1 :]]
+    out: Any = flatten.apply((expand.apply((input.unsqueeze(dim + 1), wide)), dim, dim + 1))
     return out.clone() if count == 1 else out
 
 
-repeat_interleave = Composite(
-    "repeat_interleave(Tensor input, Tensor repeats, int? dim=None) -> Tensor",
-    "Every element of dimension `dim` (of the flattened tensor without it) `repeats` times.",
-    _repeat_interleave,
-    samples=lambda make: [
-        Sample((make(2, 3), 2), name="flat"),
-        Sample((make(2, 3), 2, 1), name="columns"),
-        Sample((make(3, 2), _int_tensor([2, 0, 1]), 0), name="counts"),
-    ],
-)
+attach("repeat_interleave", repeat_interleave)
 
 
 # --- x[index] -------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from tensorplay._methods import attach
-from tensorplay._tensor import Spec, Tensor
+from tensorplay._tensor import Spec, Tensor, spec_of
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import resolve_size, strides_of, view_strides, wrap_dim, wrap_dims
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
 __all__ = ["broadcast_tensors", "split"]
+
+Ints = tuple[int, ...]
 
 
 def _samples(*cases: tuple[tuple[int, ...], tuple[Any, ...]]) -> Any:
@@ -55,33 +57,24 @@ reshape = Primitive(
 )
 
 
-def _view_rule(x: Spec, size: tuple[int, ...]) -> Spec:
-    shape = resolve_size("view", size, x.numel)
-    strides = view_strides(x, shape)
-    if strides is None:
-        raise RuntimeError(
-            f"[view] argument 'size': view size is not compatible with input tensor's size "
-            f"{list(x.shape)} and strides {strides_of(x)}: a dimension of {list(shape)} spans "
-            "two separate pieces of memory. Write x.reshape(...)."
-        )
-    return Spec(shape, x.dtype, strides)
+def _view(x: Tensor, size: Ints) -> Any:
+    shape = resolve_size("view", size, x._array.size)
+    if x.is_meta or not x._array.flags.c_contiguous:
+        spec = spec_of(x)
+        if view_strides(spec, shape) is None:
+            raise RuntimeError(
+                f"[view] argument 'size': view size is not compatible with input tensor's size "
+                f"{list(x.shape)} and strides {strides_of(spec)}: a dimension of {list(shape)} "
+                "spans two separate pieces of memory. Write x.reshape(...)."
+            )
+    return reshape.apply((x, shape))
 
 
-def _view(x: Any, size: tuple[int, ...]) -> Any:
-    out = x.reshape(resolve_size("view", size, x.size))
-    if x.size and not np.may_share_memory(out, x):
-        raise ValueError  # the rule words it
-    return out
-
-
-view = Primitive(
+# Written in terms of reshape so that its history holds for gradients of any layout.
+view = Composite(
     "view(Tensor(a) input, int[] size) -> Tensor(a)",
     "The same memory in another shape.",
     _view,
-    rule=_view_rule,
-    vjp={"input": Vjp(lambda g, s: g.reshape(s.specs["input"].shape))},
-    jvp="linear",
-    check_first=False,
     function=False,
     varargs=True,
     samples=lambda make: [
@@ -325,9 +318,6 @@ for _name, _property in {"T": _T, "mT": _mT, "mH": _mH, "H": _mH}.items():
 # --- parts of a tensor ----------------------------------------------------------------------------
 # Everything that basic indexing can say is one operator: a start, stop and positive step for each
 # dimension, and the shape that remains when dimensions of size 1 are dropped or inserted.
-
-Ints = tuple[int, ...]
-
 
 def _sliced(start: Ints, stop: Ints, step: Ints) -> tuple[slice, ...]:
     return tuple(map(slice, start, stop, step))

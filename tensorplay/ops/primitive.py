@@ -473,6 +473,10 @@ class PrimitiveNode(Node):
                 )
         return results
 
+    def holds_values(self) -> bool:
+        """Tell whether the node saved tensors."""
+        return bool(self._saved)
+
     def release(self) -> None:
         """Free the saved tensors; a node that saved none can run again."""
         if self._saved:
