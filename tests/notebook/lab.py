@@ -153,7 +153,7 @@ class LabServer:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(values))
         command = [
-            *(sys.executable, "-m", "jupyter", "lab"),
+            *(sys.executable, "-m", "jupyterlab"),
             *("--allow-root", "--no-browser", "--ip=127.0.0.1", f"--port={_free_port()}"),
             f"--ServerApp.root_dir={self.root}",
             "--IdentityProvider.token=",  # loopback only; a token would lead every page to a login
