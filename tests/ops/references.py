@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.ops.structural_references import STRUCTURAL
+
 __all__ = ["REFERENCES", "UNREFERENCED"]
 
 
@@ -217,6 +219,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "_contiguous": lambda x: x,
     "_cast": lambda x, d: x.astype(d.numpy),
     "copy": lambda x, src: np.broadcast_to(src, x.shape),
+    **STRUCTURAL,
 }  # fmt: skip
 
 # Operators without a reference, each with the reason.
