@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorplay import _dtype
-from tensorplay._dtype import dtype
 from tensorplay.ops import _erf
-from tensorplay.ops.elementwise import conj_of, unary
+from tensorplay.ops.elementwise import conj_of, no_bool, unary
 from tensorplay.ops.primitive import Sample, Vjp
 
 __all__ = ["gelu", "relu", "sigmoid", "silu", "softplus"]
@@ -33,12 +31,6 @@ sigmoid = unary(
 )
 
 
-def _no_bool(name: str, d: dtype) -> None:
-    if d is _dtype.bool_:
-        message = f"[{name}] argument 'input': expected numbers, got a bool tensor."
-        raise TypeError(message)
-
-
 relu = unary(
     "relu(Tensor input) -> Tensor",
     "Positive part ``max(input, 0)``; gradient zero at zero.",
@@ -47,7 +39,7 @@ relu = unary(
     to_float=False,
     real_only=True,
     kinks=(0.0,),
-    check=_no_bool,
+    check=no_bool,
 )
 
 silu = unary(

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from tensorplay import _dtype
+from tensorplay._methods import attach
 from tensorplay._tensor import Spec
 from tensorplay.ops.dims import strides_of
-from tensorplay.ops.elementwise import no_gradient, unary
+from tensorplay.ops.elementwise import no_bool, no_gradient, unary
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 
 __all__ = ["abs_", "angle", "conj", "imag", "real", "sgn"]
@@ -49,7 +50,9 @@ real = Primitive(
     jvp="linear",
     check_first=False,
     samples=_complex_samples,
+    method=False,
 )
+attach("real", property(lambda self: real.apply((self,)), doc=real.doc))
 
 
 def _imaginary_rule(x: Spec) -> Spec:
@@ -70,7 +73,9 @@ imag = Primitive(
     vjp={"input": Vjp(lambda g, s: g * 1j)},
     jvp="linear",
     samples=lambda make: _complex_samples(make)[1:],
+    method=False,
 )
+attach("imag", property(lambda self: imag.apply((self,)), doc=imag.doc))
 
 
 def _sgn_grad(g: Any, s: Any) -> Any:
@@ -95,13 +100,20 @@ sgn = unary(
     jvp=lambda t, s: _sgn_grad(t.input, s),
     to_float=False,
     samples=_complex_samples,
+    check=no_bool,
 )
+
+
+def _real_part(g: Any) -> Any:
+    """Part of the gradient that reaches a real result, complex where it was written in place."""
+    return g.real if g.dtype.is_complex else g
+
 
 abs_ = unary(
     "abs(Tensor input) -> Tensor",
     "Absolute value; gradient zero at zero.",
     np.abs,
-    vjp=Vjp(lambda g, s: g * s.input.sgn(), "input"),
+    vjp=Vjp(lambda g, s: _real_part(g) * s.input.sgn(), "input"),
     jvp=lambda t, s: (
         (t.input * s.input.sgn().conj()).real if s.input.dtype.is_complex
         else t.input * s.input.sgn()
@@ -118,7 +130,7 @@ def _angle_grad(g: Any, s: Any) -> Any:
     z = s.input
     if not z.dtype.is_complex:
         return no_gradient.formula(g, s)
-    return (g * (z * 1j) / (z * z.conj()).real).masked_fill(z == 0, 0)
+    return (_real_part(g) * (z * 1j) / (z * z.conj()).real).masked_fill(z == 0, 0)
 
 
 def _angle_jvp(t: Any, s: Any) -> Any:

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     from tensorplay._dtype import dtype
 
-__all__ = ["binary", "broadcast_shapes", "conj_of", "log_of", "no_gradient", "result_type", "unary"]
+__all__ = [
+    "binary",
+    "broadcast_shapes",
+    "conj_of",
+    "log_of",
+    "no_bool",
+    "no_gradient",
+    "result_type",
+    "unary",
+]
 
 
 # --- promotion and broadcasting -------------------------------------------------------------------
@@ -28,10 +37,6 @@ __all__ = ["binary", "broadcast_shapes", "conj_of", "log_of", "no_gradient", "re
 
 def result_type(*operands: Any) -> dtype:
     """Return the type that arithmetic on arrays, specs and numbers gives."""
-    first = operands[0]
-    kind = first.dtype if hasattr(first, "dtype") else None
-    if kind is not None and first.ndim and all(getattr(x, "dtype", None) == kind for x in operands):
-        return kind if isinstance(kind, _dtype.dtype) else _dtype.from_numpy_dtype(kind)
     groups: tuple[list[dtype], list[dtype], list[dtype]] = ([], [], [])
     for x in operands:
         if hasattr(x, "dtype"):
@@ -266,6 +271,13 @@ def binary(
     return Primitive(
         schema, doc, impl, rule=rule, vjp=vjp, scalars=True, check_first=False, **options
     )
+
+
+def no_bool(name: str, d: dtype, *args: Any) -> None:
+    """Refuse bools, as the `check` of a family."""
+    if d is _dtype.bool_:
+        message = f"[{name}] argument 'input': expected numbers, got a bool tensor."
+        raise TypeError(message)
 
 
 # --- pieces of formulas ---------------------------------------------------------------------------
@@ -566,6 +578,7 @@ lerp = binary(
         "end": Vjp(lambda g, s: g * conj_of(s.weight), "weight"),
         "weight": Vjp(lambda g, s: g * conj_of(s.end - s.input), "input", "end"),
     },
+    check=no_bool,
 )
 
 addcmul = binary(

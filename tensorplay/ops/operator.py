@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import linecache
+import math
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,8 +13,8 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor
-from tensorplay.ops.arguments import SCALARS, converter
-from tensorplay.ops.schema import DtypeName, FunctionSchema, parse_schema
+from tensorplay.ops.arguments import SCALARS, converter, reject
+from tensorplay.ops.schema import Argument, DtypeName, FunctionSchema, parse_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -62,7 +64,7 @@ class Operator:
         self.dunders = tuple(dunders)
         self.aliases = tuple(aliases)
         self._defaults = {
-            a.name: getattr(_dtype, a.default.name) if isinstance(a.default, DtypeName) else a.default
+            a.name: _dtype.named(a.default.name) if isinstance(a.default, DtypeName) else a.default
             for a in self.schema.arguments
             if a.has_default
         }
@@ -118,14 +120,16 @@ class Operator:
                 f"        {star} = {star}[0]\n"
             )
         values = ", ".join(names) + ("," if names else "")
-        call = "apply_inplace" if name.endswith("_") and not name.startswith("_") else "apply"
+        call = "apply_inplace" if name == f"{self.name}_" else "apply"
         source = f"def {name}({parameters}):\n{spread}    return _operator.{call}(({values}))\n"
         filename = f"<tensorplay operator {name}>"
-        namespace: dict[str, Any] = {"_operator": self}
-        for key, value in self._defaults.items():  # defaults without a literal, such as dtypes
-            if isinstance(value, _dtype.dtype):
-                namespace["tensorplay"] = _dtype
-                namespace[key] = value
+        # What the texts of defaults without a literal mean: inf, nan, tensorplay.float32.
+        namespace: dict[str, Any] = {
+            "_operator": self,
+            "inf": math.inf,
+            "nan": math.nan,
+            "tensorplay": SimpleNamespace(**{d.name: d for d in _dtype.DTYPES}),
+        }
         exec(compile(source, filename, "exec"), namespace)  # noqa: S102 - text made from the schema
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         made = namespace[name]
@@ -190,23 +194,56 @@ class Operator:
 
 
 class Composite(Operator):
-    """An operator written in terms of others: it is differentiated and traced through its body."""
+    """An operator written in terms of others: it is differentiated and traced through its body.
 
-    def __init__(self, schema: str, doc: str, body: Callable[..., Any], **options: Any) -> None:
+    `scalars` says, as for a primitive, whether Python numbers may stand for tensor arguments.
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        doc: str,
+        body: Callable[..., Any],
+        *,
+        scalars: bool = False,
+        **options: Any,
+    ) -> None:
         self.body = body
         super().__init__(schema, doc, **options)
         self._converters = [
-            None if a.type.is_tensor else converter(self.name, a) for a in self.schema.arguments
+            _tensor_check(self.name, a, scalars=scalars)
+            if a.type.is_tensor
+            else converter(self.name, a)
+            for a in self.schema.arguments
         ]
 
     def apply(self, args: tuple[Any, ...]) -> Any:
         """Run the body."""
-        return self.body(
-            *[v if c is None else c(v) for v, c in zip(args, self._converters, strict=True)]
-        )
+        return self.body(*[c(v) for v, c in zip(args, self._converters, strict=True)])
 
     def apply_inplace(self, args: tuple[Any, ...]) -> Tensor:
         """Run the body and copy the result into the first argument."""
         target: Tensor = args[0]
         result: Tensor = target.copy_(self.apply(args))
         return result
+
+
+def _tensor_check(where: str, argument: Argument, *, scalars: bool) -> Callable[[Any], Any]:
+    """Return the function that lets tensors, or lists of them, pass as `argument` says."""
+    kind = argument.type
+
+    def check(value: Any) -> Any:
+        if kind.is_list:
+            if isinstance(value, (list, tuple)) and all(
+                isinstance(t, Tensor) or (t is None and kind.list_of_optional) for t in value
+            ):
+                return value
+            if isinstance(value, Tensor):
+                return list(value)
+        elif isinstance(value, (Tensor, *SCALARS) if scalars else Tensor):
+            return value
+        if value is None and kind.optional:
+            return None
+        reject(where, argument.name, kind, value)
+
+    return check

@@ -14,6 +14,7 @@ from tensorplay.ops.elementwise import (
     binary,
     broadcast_shapes,
     cast,
+    no_bool,
     no_gradient,
     result_type,
     unary,
@@ -35,6 +36,7 @@ sign = unary(
     to_float=False,
     real_only=True,
     kinks=(0.0,),
+    check=no_bool,
 )
 
 floor = unary(
@@ -79,6 +81,7 @@ frac = unary(
     to_float=False,
     real_only=True,
     kinks=_WHOLE,
+    check=no_bool,
 )
 
 round_ = unary(

@@ -202,7 +202,8 @@ mean = reduction(
     ),
     out=_floating_type,
     vjp=Vjp(lambda g, s: _spread(g / _reduced_count(s), s)),
-    jvp="linear",
+    # Not "linear": the mean of no tangents is no tangent, not NaN.
+    jvp=lambda t, s: sum_(t.input, s.dim, s.keepdim, dtype=s.dtype) / _reduced_count(s),
 )
 
 
@@ -484,7 +485,7 @@ def _variance(x: Any, axes: tuple[int, ...], keepdim: bool, correction: Any) -> 
     centre = np.add.reduce(work, axis=axes, keepdims=True) / work.real.dtype.type(n)
     d = work - centre
     square: Any = d.real**2 + d.imag**2 if d.dtype.kind == "c" else d * d
-    return np.add.reduce(square, axis=axes, keepdims=keepdim) / square.dtype.type(
+    return np.sum(square, axis=axes, keepdims=keepdim) / square.dtype.type(
         n - correction if n > correction else 0
     )
 

@@ -55,7 +55,8 @@ def replace(value: Any, change: Callable[[tp.Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return {key: replace(v, change) for key, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([replace(v, change) for v in value])
+        members = [replace(v, change) for v in value]
+        return members if isinstance(value, list) else tuple(members)
     return value
 
 

@@ -23,8 +23,8 @@ from tests.ops.sampling import (
     tensors_of,
 )
 
-# What reads values has no result on device meta.
-READS_VALUES = {"allclose", "equal", "nonzero", "masked_select", "unique", "repeat_interleave"}
+# What reads values may have no result on device meta.
+READS_VALUES = {"_nonzero", "allclose", "equal", "masked_select", "one_hot", "repeat_interleave"}
 RANDOM = {"dropout", "bernoulli", "multinomial", "normal"}
 
 
@@ -42,7 +42,7 @@ def assert_near(actual: Any, expected: Any, *, rtol: float = 1e-5, atol: float =
         np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
 
 
-# --- the tables are complete -----------------------------------------------------------------------
+# --- the tables are complete ----------------------------------------------------------------------
 
 
 def test_every_operator_has_samples() -> None:
@@ -76,7 +76,8 @@ def test_every_formula_is_reached_by_a_sample() -> None:
 @pytest.mark.parametrize("case", cases(where=lambda o: o.name in REFERENCES))
 def test_value_is_that_of_the_reference(case: Case) -> None:
     args, kwargs = case.arguments
-    expected = REFERENCES[case.operator.name](*numpy_of(list(args)), **numpy_of(kwargs))
+    with np.errstate(all="ignore"):  # logarithms of empty sums
+        expected = REFERENCES[case.operator.name](*numpy_of(list(args)), **numpy_of(kwargs))
     actual = numpy_of(case.run())
     many = isinstance(actual, tuple | list)
     if many:
@@ -98,17 +99,17 @@ def convert(t: tp.Tensor, d: Any) -> tp.Tensor:
 @pytest.mark.parametrize("d", [tp.float64, tp.float32, tp.int64, tp.bool], ids=str)
 @pytest.mark.parametrize("case", cases(where=lambda o: o.name not in RANDOM))
 def test_meta_gives_shape_and_type_of_the_result(case: Case, d: Any) -> None:
-    if case.operator.name in READS_VALUES:
-        with pytest.raises(NotImplementedError):
-            case.run(lambda t: t.detach().to("meta"))
-        return
     try:
         real = case.run(lambda t: convert(t, d))
     except (TypeError, RuntimeError, ValueError) as error:
         with pytest.raises(type(error)):
             case.run(lambda t: convert(t, d).to("meta"))
         return
-    shapes = case.run(lambda t: convert(t, d).to("meta"))
+    try:
+        shapes = case.run(lambda t: convert(t, d).to("meta"))
+    except NotImplementedError:
+        assert case.operator.name in READS_VALUES
+        return
     found = [(tuple(t.shape), t.dtype) for t in tensors_of(real)]
     assert [(tuple(t.shape), t.dtype) for t in tensors_of(shapes)] == found
     assert all(t.is_meta for t in tensors_of(shapes))
