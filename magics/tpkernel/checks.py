@@ -144,6 +144,7 @@ def _gradcheck(
         message=str(report.message),
         pairs=tuple(_pair(p, differentiable) for p in report.pairs),
         seconds=time.perf_counter() - start,
+        notes=tuple(map(str, report.notes)),
     )
 
 

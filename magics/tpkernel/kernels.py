@@ -16,6 +16,8 @@ from tpkernel.spec import Argument, CellSpec, KernelSpec, OperatorSpec
 
 __all__ = ["BlockedName", "Function", "KernelModule", "Operator", "kernels_of"]
 
+_GUARDED = (TypeError, ValueError, IndexError, RuntimeError)
+
 
 class _WritableAlias:
     """Carries a read-only array's memory to NumPy as writable, for kernels that only read it."""
@@ -30,6 +32,11 @@ class _WritableAlias:
 def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the same memory in a form that the exchange protocol accepts without a copy."""
     return array if array.flags.writeable else np.asarray(_WritableAlias(array))
+
+
+def _shortened(problem: Exception, title: str) -> Exception:
+    """Leave a guard's message with the person's own frames; other errors keep all of theirs."""
+    return problem.with_traceback(None) if str(problem).startswith(f"[{title}]") else problem
 
 
 class Function:
@@ -80,7 +87,11 @@ class Function:
         arguments = self.spec.arguments
         if kwargs or len(args) != len(arguments):
             args = self._bound(args, kwargs)
-        return self._call(*map(self._prepared, arguments, args))
+        prepared = [self._prepared(a, v) for a, v in zip(arguments, args, strict=True)]
+        try:
+            return self._call(*prepared)
+        except _GUARDED as problem:
+            raise _shortened(problem, self.spec.title) from None
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         spec = self.spec
@@ -200,7 +211,10 @@ class Operator:
                 self._tensor(names[i] if i < len(names) else "", v) for i, v in enumerate(args)
             )
             kwargs = {name: self._tensor(name, value) for name, value in kwargs.items()}
-        return self.definition(*args, **kwargs)
+        try:
+            return self.definition(*args, **kwargs)
+        except _GUARDED as problem:
+            raise _shortened(problem, self.name) from None
 
     def _tensor(self, name: str, value: Any) -> Any:
         if isinstance(value, np.generic):

@@ -6,6 +6,7 @@ outlive a cell, per shell, is in :class:`Session`.
 
 from __future__ import annotations
 
+import argparse
 import re
 import weakref
 from collections.abc import Iterable
@@ -73,8 +74,25 @@ def last_report() -> Report:
     return _LAST[-1]
 
 
-def _keys_help() -> str:
-    return "; ".join(f"{key}: {text}" for key, text in KEYS.items())
+def _document(magic: Any) -> None:
+    """Finish the text of ``%%tpkernel?``: a cell magic's two signs, and the front matter's keys."""
+    keys = "\n".join(f"  {key:<12} {text}" for key, text in KEYS.items())
+    magic.__doc__ = (
+        magic.__doc__.replace("  %tpkernel", "  %%tpkernel")
+        + "\nkeys of the front matter, a first comment /*--- … ---*/ that holds YAML:\n"
+        + keys
+        + "\n"
+    )
+
+
+def _cell_number(shell: InteractiveShell) -> int:
+    """Return the running cell's number.
+
+    Some releases of IPython count up before a cell runs and some after; its history holds the
+    running cell in both.
+    """
+    history = getattr(shell.history_manager, "input_hist_parsed", None)
+    return len(history) - 1 if history else shell.execution_count
 
 
 @magics_class
@@ -124,7 +142,7 @@ class TpKernelMagics(Magics):
         "--expect-error", metavar="REGEX",
         help="the cell must fail with an error that matches; then it counts as success",
     )  # fmt: skip
-    @argument("--at-line", type=int, default=1, help="set by the input step; not for people")
+    @argument("--at-line", type=int, default=1, help=argparse.SUPPRESS)
     @cell_magic
     def tpkernel(self, line: str, cell: str) -> None:
         """Build a C++ cell, bind its operators and functions, check them, and show a report."""
@@ -141,7 +159,7 @@ class TpKernelMagics(Magics):
             alias_ok=options.allow_alias,
             checks=() if options.no_check else CHECKS,
             budget=options.budget,
-            cell_name=f"In[{shell.execution_count}]",
+            cell_name=f"In[{_cell_number(shell)}]",
             first_line=options.at_line + 1,
             option_line=options.at_line,
         )
@@ -280,6 +298,9 @@ class TpKernelMagics(Magics):
         text = f"{type(problem).__name__}: {problem}"
         title = "The cell failed, as --expect-error says it must."
         display({"text/plain": f"{title}\n{text}", "text/html": error_html(title, text)}, raw=True)
+
+
+_document(TpKernelMagics.tpkernel)
 
 
 def _remember(report: Report) -> None:

@@ -24,6 +24,19 @@ __all__ = [
 ]
 
 
+# Verdicts of a gradcheck, from the least to the most serious.
+_SEVERITY = (
+    "ok",
+    "inconclusive",
+    "not_differentiable_here",
+    "non_deterministic",
+    "missing",
+    "wrong",
+    "error",
+)
+_BAD = frozenset(_SEVERITY[3:])
+
+
 @dataclass(frozen=True)
 class DiagnosticFacts:
     """One message of the compiler, at the cell's own line."""
@@ -128,6 +141,7 @@ class GradcheckFacts:
     message: str
     pairs: tuple[PairFacts, ...]
     seconds: float
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -172,8 +186,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """No gradcheck failed and no finding is an error."""
-        bad = {"wrong", "fail", "failed", "error"}
-        return not any(g.verdict in bad for g in self.gradcheck) and not any(
+        return not any(g.verdict in _BAD for g in self.gradcheck) and not any(
             f.level == "error" for f in self.findings
         )
 
@@ -193,11 +206,8 @@ class Report:
 
     @property
     def gradcheck_verdict(self) -> str:
-        """The worst verdict over all samples; empty without a gradcheck."""
-        order = ("ok", "not_differentiable_here", "inconclusive", "missing", "non_deterministic")
-        verdicts = [g.verdict for g in self.gradcheck]
-        ranked = {v: i for i, v in enumerate(order)}
-        return max(verdicts, key=lambda v: ranked.get(v, len(order)), default="")
+        """The most serious verdict over all samples; empty without a gradcheck."""
+        return max((g.verdict for g in self.gradcheck), key=_SEVERITY.index, default="")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as nested dicts, lists, strings and numbers."""

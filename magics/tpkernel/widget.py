@@ -95,6 +95,12 @@ class ReportWidget(anywidget.AnyWidget):
             finally:
                 self.busy = ""
 
+    def close(self) -> None:
+        """Close the widget and the layout that came with it."""
+        if self.layout is not None:
+            self.layout.close()
+        super().close()
+
     def show(self, report: Report) -> None:
         """Show another report in place of the one shown now."""
         self.report = report

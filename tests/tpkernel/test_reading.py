@@ -1,0 +1,252 @@
+"""What a cell may say, and the error for everything that it may not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tpkernel.notebook import ADD1, SOFTPLUS
+from tpkernel.cell import parse_cell
+from tpkernel.errors import CellError
+from tpkernel.operator import operator_source
+from tpkernel.reading import Options, read_cell
+from tpkernel.shapes import Dims, Like
+from tpkernel.spec import CellSpec
+
+MATMUL = """\
+/*---
+op: mylib::mm(Tensor x, Tensor w) -> Tensor
+shape: {x: [n, k], w: [k, m], out: [n, m]}
+derivatives:
+  x: grad @ w.T
+  w: x.T @ grad
+---*/
+template <typename T>
+void mm(tp::In<T, 2> x, tp::In<T, 2> w, tp::Out<T, 2> out) {
+  for (int64_t i = 0; i < x.size(0); ++i)
+    for (int64_t j = 0; j < w.size(1); ++j) {
+      T sum = 0;
+      for (int64_t k = 0; k < x.size(1); ++k) sum += x(i, k) * w(k, j);
+      out(i, j) = sum;
+    }
+}
+"""
+
+
+def read(text: str, first_line: int = 2, **options: object) -> CellSpec:
+    return read_cell(parse_cell(text, name="In[5]", first_line=first_line), Options(**options))
+
+
+def failure(text: str, **options: object) -> CellError:
+    with pytest.raises(CellError) as caught:
+        read(text, **options)
+    return caught.value
+
+
+def test_softplus_is_read_as_declared():
+    (op,) = read(SOFTPLUS).operators
+    assert op.schema == "mylib::softplus(Tensor x, float beta=1.0) -> Tensor"
+    x, beta, out = op.kernel.arguments
+    assert (x.role, x.dtypes, x.contiguous, x.writes) == ("in", ("float32", "float64"), True, False)
+    assert (beta.kind, out.role, out.writes) == ("float", "out", True)
+    assert op.kernel.shapes.outputs == {"out": Like("x")}
+    assert op.derivatives[0].formula.source == "grad * tp.sigmoid(beta * x)"
+    assert op.derivatives[0].line == 5
+
+
+def test_the_generated_module_is_what_one_would_write():
+    (op,) = read(SOFTPLUS).operators
+    source = operator_source(op)
+    assert "kernels.softplus(x, beta, out)" in source.wrapper
+    assert "ctx.save_for_backward(x)" in source.gradient
+    assert "grad_x = grad * tp.sigmoid(beta * x)" in source.gradient
+    compile(source.text, "generated", "exec")
+
+
+def test_views_that_are_only_indexed_admit_strides():
+    (op,) = read(MATMUL).operators
+    assert [a.contiguous for a in op.kernel.arguments] == [False, False, False]
+    assert op.kernel.shapes.inputs["w"] == Dims(("k", "m"))
+
+
+def test_guards_of_a_plain_kernel_come_from_its_casts():
+    (add1,) = read(ADD1).functions
+    x, out = add1.arguments
+    assert (x.dtypes, x.writes, x.contiguous) == (("float32",), False, True)
+    assert (out.dtypes, out.writes) == (("float32",), True)
+    assert x.because == "from the cast on line 3"
+
+
+@pytest.mark.parametrize(
+    ("body", "dtypes", "writes", "contiguous"),
+    [
+        ("auto* p = static_cast<double*>(x.data_ptr()); p[0] += 1;", ("float64",), True, True),
+        ("double* p = (double*)x.data_ptr(); *p++ = 1;", ("float64",), True, True),
+        ("const float* p = (const float*)x.data_ptr(); use(p);", ("float32",), False, True),
+        ("float* p = (float*)x.data_ptr(); use(p);", ("float32",), None, True),
+        ("auto v = static_cast<int32_t*>(x.data_ptr())[2];", ("int32",), False, True),
+        ("using R = double; ", (), False, False),
+        ("memcpy(x.data_ptr(), q, 8);", (), None, True),
+        ("auto* p = static_cast<float*>(x.data_ptr()); p[x.stride(0)] = 1;", ("float32",), True, False),
+        ("auto* p = static_cast<float*>(x.data_ptr()); std::swap(p[0], p[1]);", ("float32",), True, True),
+        ("if (x.dtype().bits == 32) g(static_cast<float*>(x.data_ptr())[0]);", (), False, True),
+        ("helper(x);", ("float32",), True, True),
+        ("elsewhere(x);", (), None, True),
+    ],
+)
+def test_what_a_body_does_with_a_tensor(body, dtypes, writes, contiguous):
+    text = (
+        "static void helper(tvm::ffi::TensorView y) { static_cast<float*>(y.data_ptr())[0] = 1; }\n"
+        f"void f(tvm::ffi::TensorView x) {{ {body} }}\n"
+    )
+    (f,) = read(text).functions
+    (x,) = f.arguments
+    assert (x.dtypes, x.writes, x.contiguous) == (dtypes, writes, contiguous)
+
+
+def test_integers_carry_the_range_of_their_cpp_type():
+    (f,) = read("int f(int a, int64_t b, uint8_t c, bool d, std::size_t e) { return 0; }").functions
+    assert [(a.low, a.high) for a in f.arguments[:3]] == [
+        (-(2**31), 2**31 - 1),
+        (-(2**63), 2**63 - 1),
+        (0, 255),
+    ]
+    assert f.arguments[4].low == 0
+
+
+def test_a_signature_alone_makes_an_operator():
+    text = "template <class T> void sq(tp::In<T> x, T s, int64_t n, tp::Out<T> out) { out[0] = x[0]; }"
+    (op,) = read(text, namespace="m").operators
+    assert op.schema == "m::sq(Tensor x, float s, int n) -> Tensor"
+
+
+def test_a_backward_function_is_matched_by_its_parameter_names():
+    text = """\
+    template <class T> void sq(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }
+    template <class T> void sq_backward(tp::In<T> grad, tp::In<T> x, tp::Out<T> grad_x) {
+      grad_x[0] = grad[0] * x[0];
+    }
+    """
+    op, helper = read(text).operators
+    assert op.backward.arguments == ("grad", "x")
+    assert op.backward.outputs == ("grad_x",)
+    assert helper.helper
+    assert helper.name == "cell::sq_backward"
+    assert "grad_x = sq_backward(grad, x)" in operator_source(op).gradient
+
+
+def test_several_operators_in_one_cell():
+    text = """\
+/*---
+ops:
+  - op: m::f(Tensor x) -> Tensor
+    derivatives: {x: grad * g(x)}
+  - op: m::g(Tensor x) -> Tensor
+---*/
+template <class T> void f(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }
+template <class T> void g(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }
+"""
+    spec = read(text)
+    assert spec.bound_names == ("f", "g")
+    assert spec.operators[0].derivatives[0].formula.kernels == {"g"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("op:", "opp:", 3, ["unknown front-matter key 'opp'", "did you mean 'op'"]),
+        ("derivatives:", "derivates:", 4, ["did you mean 'derivatives'"]),
+        ("---*/", "", 2, ["has no end", "---*/"]),
+        ("op: mylib", "op: [mylib", 4, ["not valid YAML"]),
+        ("op: mylib::softplus(Tensor x,", "op: mylib::softplus(Tensr x,", 3, ["Tensr", "^"]),
+        ("op: mylib::", "op: ", 3, ["no namespace", "mylib::"]),
+        ("  x: grad", "  y: grad", 5, ["'y'", "no input", "Tensor inputs: x"]),
+        ("  x: grad", "  beta: grad", 5, ["'beta'", "float", "only tensors"]),
+        ("sigmoid", "sigmoyd", 5, ["unknown name 'sigmoyd'", "did you mean 'sigmoid'"]),
+        ("grad * sigmoid(beta * x)", "grad * (", 5, ["no Python expression"]),
+        ("double beta", "int beta", 8, ["argument 'beta'", "float", "got int", "double beta"]),
+        ("double beta, ", "", 8, ["expected 3 parameters", "got 2", "x, beta, out"]),
+        ("tp::Out<T> out", "tp::In<T> out", 8, ["argument 'out'", "tp::Out<T>", "got tp::In<T>"]),
+        ("tp::In<T> x, double beta", "double beta, tp::In<T> x", 8, ["schema's order"]),
+        ("void softplus(", "void softplush(", 3, ["no C++ function 'softplus'", "did you mean"]),
+        ("Tensor x, float", "Tensor grad, float", 3, ["'grad'", "rename"]),
+        ("derivatives:", "dtypes: [float31]\nderivatives:", 4, ["float31", "did you mean 'float32'"]),
+        ("derivatives:", "shape: y\nderivatives:", 4, ["'y'", "no tensor input"]),
+        ("derivatives:", "shape: [n]\nderivatives:", 4, ["dimension 'n'", "not declared"]),
+        ("derivatives:", "layout: strided\nderivatives:", 4, ["argument 'x'", "flat"]),
+        ("derivatives:", "layout: stried\nderivatives:", 4, ["did you mean 'strided'"]),
+        ("derivatives:", "devices: cuda\nderivatives:", 4, ["cuda", "cpu"]),
+        ("derivatives:", "samples: {z: 1}\nderivatives:", 4, ["'z'", "no argument"]),
+        ("derivatives:", "samples: {beta: 1}\nderivatives:", 4, ["lacks argument 'x'"]),
+    ],
+)  # fmt: skip
+def test_each_mistake_in_a_declaration_has_its_own_error(old, new, line, words):
+    assert old in SOFTPLUS
+    error = failure(SOFTPLUS.replace(old, new, 1))
+    assert error.line == line, str(error)
+    text = str(error)
+    assert text.startswith(f"In[5]:{line}")
+    for word in words:
+        assert word in text, text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["defines no function"]),
+        ("// nothing here\n#define N 2\n", ["defines no function"]),
+        ("static int f() { return 1; }", ["no function can be exported", "static"]),
+        ("int64_t f(float* a) { return 1; }", ["parameter 'a' has type float*", "TensorView"]),
+        ("int main() { return 0; }", ["'main' cannot be a kernel"]),
+        ("template <class T> T f(T a) { return a; }", ["template without typed views"]),
+        ("int f(int a) { return 1; }\nint f(double a) { return 2; }", ["two functions are called 'f'"]),
+        ("template <class T> void f(tp::Out<T> out) { out[0] = 1; }", ["'T' is in no input"]),
+        ("template <class T, int N> void f(tp::In<T> x, tp::Out<T> out) {}", ["is a value"]),
+        ("void f(tp::In<Thing> x, tp::Out<float> out) {}", ["argument 'x'", "got Thing"]),
+    ],
+)
+def test_each_cell_that_cannot_be_a_kernel_says_why(text, words):
+    message = str(failure(text))
+    for word in words:
+        assert word in message, message
+
+
+def test_a_wrong_name_in_functions_names_the_nearest():  # B025
+    error = failure("int64_t add(int64_t a) { return a; }", functions=("addd",), option_line=1)
+    assert "no function 'addd'; did you mean 'add'?" in str(error)
+    assert error.line == 1
+
+
+def test_tensors_of_different_rank_need_declared_shapes():
+    text = "template <class T> void f(tp::In<T, 2> x, tp::In<T, 1> w, tp::Out<T, 2> out) { out(0, 0) = x(0, 0) * w(0); }"
+    assert "different rank" in str(failure(text))
+
+
+def test_a_written_argument_must_be_declared():
+    text = "/*---\nop: m::f(Tensor x) -> ()\n---*/\nvoid f(tvm::ffi::TensorView x) { static_cast<float*>(x.data_ptr())[0] = 1; }\n"
+    assert "Tensor(a!) x" in str(failure(text))
+    spec = read(text.replace("Tensor x", "Tensor(a!) x"))
+    assert spec.operators[0].mutates == ("x",)
+
+
+def test_a_gradient_is_given_once():
+    text = SOFTPLUS + (
+        "template <typename T> void softplus_backward(tp::In<T> grad, tp::In<T> x, tp::Out<T> grad_x)"
+        " { grad_x[0] = grad[0] * x[0]; }\n"
+    )
+    assert "Keep one" in str(failure(text))
+
+
+def test_a_backward_function_with_an_unknown_parameter():
+    text = SOFTPLUS.replace("derivatives:\n  x: grad * sigmoid(beta * x)\n", "") + (
+        "template <typename T> void softplus_backward(tp::In<T> grd, tp::In<T> x, tp::Out<T> grad_x)"
+        " { grad_x[0] = grd[0] * x[0]; }\n"
+    )
+    error = str(failure(text))
+    assert "parameter 'grd'" in error
+    assert "did you mean 'grad'" in error
+
+
+def test_lines_count_from_one_without_a_magic():
+    with pytest.raises(CellError) as caught:
+        read(SOFTPLUS.replace("op:", "opp:"), first_line=1)
+    assert caught.value.line == 2
