@@ -1,8 +1,9 @@
 // The wrapper between the engine's packed calls and an ordinary typed C++ function.
 //
 // The compiler deduces the signature from the function itself. Argument kinds and integer ranges
-// are checked in order before the function runs; every exception ends at the boundary. Error paths
-// are out of line, in the run-time library. Both sets of headers share this file: it needs
+// are checked in order before the function runs; every exception ends at the boundary. The checks
+// are driven by a table and out of line, in the run-time library: inlined they would double the time
+// that a small cell takes to compile. Both sets of headers share this file: it needs
 // `tvm::ffi::Tensor` and `tvm::ffi::TensorView` declared, and no standard header.
 #pragma once
 #pragma GCC system_header
@@ -30,70 +31,58 @@ struct Bare<T_&&> {
 template <typename T_>
 using bare_t = typename Bare<T_>::type;
 
-enum class Kind { kUnsupported, kBool, kInt, kFloat, kOther };
-enum class Fit { kYes, kWrongType, kOutOfRange };
-
-template <typename T_, bool IsEnum = __is_enum(T_)>
+template <typename T_, bool IsEnum_ = __is_enum(T_)>
 struct KindOf {
-  static constexpr Kind value = IsEnum ? Kind::kInt : Kind::kUnsupported;
+  static constexpr tp_rt_kind value = IsEnum_ ? TP_RT_KIND_INT : TP_RT_KIND_NONE;
 };
 #define TP_KIND(Type, Value)                   \
   template <>                                  \
   struct KindOf<Type, false> {                 \
-    static constexpr Kind value = Kind::Value; \
+    static constexpr tp_rt_kind value = Value; \
   };
-TP_KIND(bool, kBool)
-TP_KIND(char, kInt)
-TP_KIND(signed char, kInt)
-TP_KIND(unsigned char, kInt)
-TP_KIND(short, kInt)
-TP_KIND(unsigned short, kInt)
-TP_KIND(int, kInt)
-TP_KIND(unsigned, kInt)
-TP_KIND(long, kInt)
-TP_KIND(unsigned long, kInt)
-TP_KIND(long long, kInt)
-TP_KIND(unsigned long long, kInt)
-TP_KIND(float, kFloat)
-TP_KIND(double, kFloat)
+TP_KIND(bool, TP_RT_KIND_BOOL)
+TP_KIND(char, TP_RT_KIND_INT)
+TP_KIND(signed char, TP_RT_KIND_INT)
+TP_KIND(unsigned char, TP_RT_KIND_INT)
+TP_KIND(short, TP_RT_KIND_INT)
+TP_KIND(unsigned short, TP_RT_KIND_INT)
+TP_KIND(int, TP_RT_KIND_INT)
+TP_KIND(unsigned, TP_RT_KIND_INT)
+TP_KIND(long, TP_RT_KIND_INT)
+TP_KIND(unsigned long, TP_RT_KIND_INT)
+TP_KIND(long long, TP_RT_KIND_INT)
+TP_KIND(unsigned long long, TP_RT_KIND_INT)
+TP_KIND(float, TP_RT_KIND_REAL)
+TP_KIND(double, TP_RT_KIND_REAL)
 #undef TP_KIND
 
-inline bool is_int(const TVMFFIAny& any) {
-  return any.type_index == kTVMFFIInt || any.type_index == kTVMFFIBool;
+template <typename T_>
+constexpr bool is_signed() {
+  if constexpr (__is_enum(T_)) {
+    return static_cast<__underlying_type(T_)>(-1) < static_cast<__underlying_type(T_)>(0);
+  } else {
+    return static_cast<T_>(-1) < static_cast<T_>(0);
+  }
 }
 
-// How one C++ type is read from and written to the engine's `Any`; here the scalars.
+// How one C++ type is read from and written to the engine's `Any`; here the scalars. `type` says
+// what is checked before `get` is called.
 template <typename T_, typename = void>
 struct Value {
-  static constexpr Kind kind = KindOf<T_>::value;
-  static constexpr bool supported = kind != Kind::kUnsupported;
-  static constexpr const char* name =
-      kind == Kind::kBool ? "bool" : kind == Kind::kFloat ? "float" : "int";
-  static Fit fit(const TVMFFIAny& any) {
-    if constexpr (kind == Kind::kFloat) {
-      return is_int(any) || any.type_index == kTVMFFIFloat ? Fit::kYes : Fit::kWrongType;
-    } else if constexpr (kind == Kind::kBool) {
-      return is_int(any) ? Fit::kYes : Fit::kWrongType;
+  static constexpr tp_rt_kind kind = KindOf<T_>::value;
+  static constexpr tp_rt_type describe() {
+    if constexpr (kind == TP_RT_KIND_INT) {
+      return {"int", kind, static_cast<uint8_t>(8 * sizeof(T_)), is_signed<T_>()};
     } else {
-      if (__builtin_expect(!is_int(any), 0)) return Fit::kWrongType;
-      // A round trip finds narrow types; the sign test finds an unsigned 64-bit parameter.
-      int64_t back = static_cast<int64_t>(static_cast<T_>(any.v_int64));
-      bool negative = is_signed() ? false : any.v_int64 < 0;
-      return back == any.v_int64 && !negative ? Fit::kYes : Fit::kOutOfRange;
+      return {kind == TP_RT_KIND_BOOL ? "bool" : "float", kind, 0, false};
     }
   }
-  static constexpr bool is_signed() {
-    if constexpr (__is_enum(T_)) {
-      return static_cast<__underlying_type(T_)>(-1) < static_cast<__underlying_type(T_)>(0);
-    } else {
-      return static_cast<T_>(-1) < static_cast<T_>(0);
-    }
-  }
+  static constexpr tp_rt_type type = describe();
   static T_ get(const TVMFFIAny& any) {
-    if constexpr (kind == Kind::kFloat) {
+    if constexpr (kind == TP_RT_KIND_REAL) {
       return any.type_index == kTVMFFIFloat ? static_cast<T_>(any.v_float64)
                                             : static_cast<T_>(any.v_int64);
-    } else if constexpr (kind == Kind::kBool) {
+    } else if constexpr (kind == TP_RT_KIND_BOOL) {
       return any.v_int64 != 0;
     } else {
       return static_cast<T_>(any.v_int64);
@@ -101,24 +90,18 @@ struct Value {
   }
   static void put(TVMFFIAny* out, T_ value) {
     out->zero_padding = 0;
-    if constexpr (kind == Kind::kFloat) {
+    if constexpr (kind == TP_RT_KIND_REAL) {
       out->type_index = kTVMFFIFloat;
       out->v_float64 = static_cast<double>(value);
     } else {
-      out->type_index = kind == Kind::kBool ? kTVMFFIBool : kTVMFFIInt;
+      out->type_index = kind == TP_RT_KIND_BOOL ? kTVMFFIBool : kTVMFFIInt;
       out->v_int64 = static_cast<int64_t>(value);
     }
   }
 };
 
 struct DLTensorValue {
-  static constexpr bool supported = true;
-  static constexpr const char* name = "DLTensor*";
-  static Fit fit(const TVMFFIAny& any) {
-    return any.type_index == kTVMFFITensor || any.type_index == kTVMFFIDLTensorPtr
-               ? Fit::kYes
-               : Fit::kWrongType;
-  }
+  static constexpr tp_rt_type type{"DLTensor*", TP_RT_KIND_VIEW, 0, false};
   static DLTensor* get(const TVMFFIAny& any) {
     return any.type_index == kTVMFFITensor ? TVMFFITensorGetDLTensorPtr(any.v_obj)
                                            : static_cast<DLTensor*>(any.v_ptr);
@@ -135,12 +118,7 @@ struct Value<::tvm::ffi::TensorView> : DLTensorValue {
 
 template <>
 struct Value<void*> {
-  static constexpr bool supported = true;
-  static constexpr const char* name = "void*";
-  static Fit fit(const TVMFFIAny& any) {
-    return any.type_index == kTVMFFIOpaquePtr || any.type_index == kTVMFFINone ? Fit::kYes
-                                                                               : Fit::kWrongType;
-  }
+  static constexpr tp_rt_type type{"void*", TP_RT_KIND_POINTER, 0, false};
   static void* get(const TVMFFIAny& any) {
     return any.type_index == kTVMFFINone ? nullptr : any.v_ptr;
   }
@@ -153,18 +131,13 @@ struct Value<void*> {
 
 template <>
 struct Value<void> {
-  static constexpr bool supported = true;
-  static constexpr const char* name = "void";
+  static constexpr tp_rt_type type{"void", TP_RT_KIND_POINTER, 0, false};
 };
 
 #ifdef TENSORPLAY_FFI_LIGHT
 template <>
 struct Value<::tvm::ffi::Tensor> {
-  static constexpr bool supported = true;
-  static constexpr const char* name = "ffi.Tensor";
-  static Fit fit(const TVMFFIAny& any) {
-    return any.type_index == kTVMFFITensor ? Fit::kYes : Fit::kWrongType;
-  }
+  static constexpr tp_rt_type type{"ffi.Tensor", TP_RT_KIND_TENSOR, 0, false};
   static ::tvm::ffi::Tensor get(const TVMFFIAny& any) {
     TVMFFIObjectIncRef(any.v_obj);
     return ::tvm::ffi::Tensor(any.v_obj);
@@ -181,21 +154,7 @@ struct Value<::tvm::ffi::Tensor> {
 template <typename T_>
 struct Value<T_, decltype(static_cast<void>(static_cast<const T_*>(nullptr)->c_str()),
                          static_cast<void>(T_(static_cast<const char*>(nullptr), size_t(0))))> {
-  static constexpr bool supported = true;
-  static constexpr const char* name = "std::string";
-  static Fit fit(const TVMFFIAny& any) {
-    switch (any.type_index) {
-      case kTVMFFIRawStr:
-      case kTVMFFISmallStr:
-      case kTVMFFIStr:
-      case kTVMFFIByteArrayPtr:
-      case kTVMFFISmallBytes:
-      case kTVMFFIBytes:
-        return Fit::kYes;
-      default:
-        return Fit::kWrongType;
-    }
-  }
+  static constexpr tp_rt_type type{"std::string", TP_RT_KIND_STRING, 0, false};
   static T_ get(const TVMFFIAny& any) {
     switch (any.type_index) {
       case kTVMFFIRawStr:
@@ -221,7 +180,9 @@ struct Value<T_, decltype(static_cast<void>(static_cast<const T_*>(nullptr)->c_s
 #endif
 
 template <typename T_>
-constexpr bool supported_result = Value<T_>::supported;
+constexpr bool supported = Value<T_>::type.kind != TP_RT_KIND_NONE;
+template <typename T_>
+constexpr bool supported_result = supported<T_>;
 template <>
 inline constexpr bool supported_result<DLTensor*> = false;
 template <>
@@ -243,26 +204,13 @@ using make_indices = Indices<__integer_pack(N_)...>;
 
 template <typename R_, typename... A_>
 struct Signature {
-  static constexpr bool supported = supported_result<R_> && (Value<bare_t<A_>>::supported && ...);
-  static constexpr const char* names[] = {Value<bare_t<A_>>::name..., Value<R_>::name};
+  static constexpr bool supported = supported_result<R_> && (jit::supported<bare_t<A_>> && ...);
+  static constexpr tp_rt_type types[] = {Value<bare_t<A_>>::type..., Value<R_>::type};
 
   template <int... I_>
   static int call(R_ (*function)(A_...), const char* name, const TVMFFIAny* args, int32_t count,
                   TVMFFIAny* result, Indices<I_...>) {
-    constexpr int32_t expected = static_cast<int32_t>(sizeof...(A_));
-    if (__builtin_expect(count != expected, 0)) {
-      return tp_rt_wrong_count(name, names, expected, count);
-    }
-    int32_t misfit = -1;
-    [[maybe_unused]] int32_t bits = 0;
-    [[maybe_unused]] int32_t is_signed = 0;
-    [[maybe_unused]] Fit fit = Fit::kYes;
-    (check<bare_t<A_>>(args, I_, &misfit, &fit, &bits, &is_signed), ...);
-    if (__builtin_expect(misfit >= 0, 0)) {
-      return fit == Fit::kWrongType
-                 ? tp_rt_wrong_type(name, names, expected, misfit, args + misfit)
-                 : tp_rt_out_of_range(name, misfit, args[misfit].v_int64, bits, is_signed);
-    }
+    if (tp_rt_check_call(name, types, sizeof...(A_), args, count) != 0) return -1;
     try {
       if constexpr (__is_same(R_, void)) {
         function(Value<bare_t<A_>>::get(args[I_])...);
@@ -272,21 +220,6 @@ struct Signature {
       return 0;
     } catch (...) {
       return tp_rt_raise_current();
-    }
-  }
-
- private:
-  template <typename T_>
-  static void check(const TVMFFIAny* args, int32_t index, int32_t* misfit, Fit* fit, int32_t* bits,
-                    int32_t* is_signed) {
-    if (*misfit >= 0) return;
-    Fit found = Value<T_>::fit(args[index]);
-    if (__builtin_expect(found == Fit::kYes, 1)) return;
-    *misfit = index;
-    *fit = found;
-    if constexpr (KindOf<T_>::value == Kind::kInt) {
-      *bits = static_cast<int32_t>(8 * sizeof(T_));
-      *is_signed = Value<T_>::is_signed();
     }
   }
 };

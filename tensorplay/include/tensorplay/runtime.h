@@ -31,6 +31,26 @@ enum tp_rt_format : int32_t {
   TP_RT_TEXT
 };
 
+// What a C++ parameter takes from the engine.
+enum tp_rt_kind : uint8_t {
+  TP_RT_KIND_NONE,
+  TP_RT_KIND_BOOL,
+  TP_RT_KIND_INT,
+  TP_RT_KIND_REAL,
+  TP_RT_KIND_VIEW,
+  TP_RT_KIND_TENSOR,
+  TP_RT_KIND_POINTER,
+  TP_RT_KIND_STRING
+};
+
+// One type of a signature; the width matters for integers.
+struct tp_rt_type {
+  const char* name;
+  uint8_t kind;
+  uint8_t bits;
+  bool is_signed;
+};
+
 extern "C" {
 // Turns the C++ exception in flight into the engine's raised error. Call it in a catch block.
 TP_RT_COLD int tp_rt_raise_current();
@@ -51,11 +71,8 @@ TP_RT_COLD void tp_rt_text_free(tp_rt_text* text);
 [[noreturn]] TP_RT_COLD void tp_rt_bad_shape_index(int64_t index, int64_t size);
 [[noreturn]] TP_RT_COLD void tp_rt_no_strides();
 
-// A call that does not fit: `signature` names the `count` parameter types and the result type.
-TP_RT_COLD int tp_rt_wrong_count(const char* function, const char* const* signature, int32_t count,
-                                 int32_t got);
-TP_RT_COLD int tp_rt_wrong_type(const char* function, const char* const* signature, int32_t count,
-                                int32_t index, const TVMFFIAny* got);
-TP_RT_COLD int tp_rt_out_of_range(const char* function, int32_t index, int64_t value, int32_t bits,
-                                  int32_t is_signed);
+// Checks the arguments of a call against its signature: `count` parameters, then the result.
+// Returns 0, or -1 with the engine's error set.
+int tp_rt_check_call(const char* function, const tp_rt_type* signature, int32_t count,
+                     const TVMFFIAny* args, int32_t got);
 }

@@ -44,6 +44,7 @@ from tensorplay.utils.cpp_jit.source import (
     names,
     needs_full_headers,
     scan,
+    uses_special_functions,
 )
 
 if TYPE_CHECKING:
@@ -573,7 +574,12 @@ class _Attempt:
         headers = None
         if self.rung != "stock":
             includes = [name for part in self.scans for name in part.includes]
-            wanted = support.headers_for(self.rung, (*implied, *includes), self.compile_flags())
+            wanted = support.headers_for(
+                self.rung,
+                (*implied, *includes),
+                self.compile_flags(),
+                special=uses_special_functions(self.scans),
+            )
             headers = support.precompiled(self.cache, self.compiler, self.traits.kind, wanted)
         done = toolchain.run(self.compiler, self.arguments(headers), self.work)
         if done.returncode and headers and "internal compiler error" in done.output:

@@ -100,6 +100,11 @@ _MATH_NAMES = (
     "modf fabs abs"
 )
 _MATH = frozenset(f"{name}{suffix}" for name in _MATH_NAMES.split() for suffix in ("", "f", "l"))
+_STD_PREFIX = r"\bstd\s*::\s*"
+_SPECIAL = (
+    "assoc_laguerre|assoc_legendre|beta|comp_ellint_[123]|cyl_bessel_[ijk]|cyl_neumann|ellint_[123]"
+    "|expint|hermite|laguerre|legendre|riemann_zeta|sph_bessel|sph_legendre|sph_neumann"
+)
 _STD_NAME = re.compile(r"\bstd\s*::\s*(\w+)")
 
 
@@ -218,9 +223,11 @@ def blank(text: str) -> str:
 
     def blanks(found: re.Match[str]) -> str:
         piece = found[0]
-        keep = piece[0] if piece[0] in "\"'" else ""
         body = re.sub(r"[^\n]", " ", piece)
-        return keep + body[1:-1] + keep if keep and len(piece) > 1 else body
+        quote = piece[0]
+        if quote in "\"'" and len(piece) > 1 and piece.endswith(quote):
+            return quote + body[1:-1] + quote
+        return body
 
     return _LITERAL_OR_COMMENT.sub(blanks, text)
 
@@ -257,6 +264,15 @@ def implied_headers(parts: Iterable[Scan]) -> tuple[str, ...]:
         wanted.update(dict.fromkeys(_GLOBAL_C[name] for name in sorted(called & _GLOBAL_C.keys())))
     same = {"cmath": "math.h", "cstring": "string.h", "cstdio": "stdio.h", "cstdlib": "stdlib.h"}
     return tuple(h for h in wanted if h not in present and same.get(h) not in present)
+
+
+def uses_special_functions(parts: Iterable[Scan]) -> bool:
+    """Return whether the special functions of C++17 are used, which most headers are spared."""
+    for part in parts:
+        prefix = r"\b" if re.search(r"\busing\s+namespace\s+std\b", part.code) else _STD_PREFIX
+        if re.search(rf"{prefix}(?:{_SPECIAL})[fl]?\b", part.code):
+            return True
+    return False
 
 
 def header_may_be_missing(message: str) -> bool:

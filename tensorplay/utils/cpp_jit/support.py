@@ -92,7 +92,9 @@ def own_state() -> str:
     return tree_state((INCLUDE, RUNTIME))
 
 
-def headers_for(rung: str, includes: Sequence[str], flags: tuple[str, ...]) -> Headers:
+def headers_for(
+    rung: str, includes: Sequence[str], flags: tuple[str, ...], *, special: bool
+) -> Headers:
     """Return the smallest set of headers that covers what a cell includes.
 
     Parameters
@@ -103,16 +105,19 @@ def headers_for(rung: str, includes: Sequence[str], flags: tuple[str, ...]) -> H
         Names in the cell's ``#include <…>``.
     flags
         All flags of the compilation; a precompiled header serves no others.
+    special
+        Whether the cell uses special functions of C++17.
     """
     standard = {_C_NAMES.get(name, name) for name in includes}
     ours = tuple(sorted(name for name in standard if name.startswith("tensorplay/")))
+    plain = () if special else ("tensorplay/no_special_functions.h",)
     if rung == "full":
-        return Headers(("tensorplay/ffi_full.h", *_NUMERIC, *_TEXT, *ours), flags)
+        return Headers((*plain, "tensorplay/ffi_full.h", *_NUMERIC, *_TEXT, *ours), flags)
     chosen: tuple[str, ...] = ()
     if standard & set(_TEXT):
-        chosen = (*_NUMERIC, *_TEXT)
+        chosen = (*plain, *_NUMERIC, *_TEXT)
     elif standard & set(_NUMERIC) or ours:
-        chosen = _NUMERIC
+        chosen = (*plain, *_NUMERIC)
     return Headers(("tensorplay/ffi_light.h", *chosen, *ours), flags)
 
 

@@ -35,14 +35,64 @@ std::string type_in_flight() {
 
 std::string thrown_value() { return "kernel threw a value of type " + type_in_flight(); }
 
-std::string call_text(const char* function, const char* const* signature, int32_t count) {
+std::string call_text(const char* function, const tp_rt_type* signature, int32_t count) {
   std::ostringstream text;
   text << function << '(';
   for (int32_t i = 0; i < count; ++i) {
-    text << (i ? ", " : "") << i << ": " << signature[i];
+    text << (i ? ", " : "") << i << ": " << signature[i].name;
   }
-  text << ") -> " << signature[count];
+  text << ") -> " << signature[count].name;
   return text.str();
+}
+
+bool accepts(uint8_t kind, int32_t type_index) {
+  switch (kind) {
+    case TP_RT_KIND_BOOL:
+    case TP_RT_KIND_INT:
+      return type_index == kTVMFFIInt || type_index == kTVMFFIBool;
+    case TP_RT_KIND_REAL:
+      return type_index == kTVMFFIFloat || type_index == kTVMFFIInt || type_index == kTVMFFIBool;
+    case TP_RT_KIND_VIEW:
+      return type_index == kTVMFFITensor || type_index == kTVMFFIDLTensorPtr;
+    case TP_RT_KIND_TENSOR:
+      return type_index == kTVMFFITensor;
+    case TP_RT_KIND_POINTER:
+      return type_index == kTVMFFIOpaquePtr || type_index == kTVMFFINone;
+    case TP_RT_KIND_STRING:
+      return type_index == kTVMFFISmallStr || type_index == kTVMFFIStr ||
+             type_index == kTVMFFIRawStr || type_index == kTVMFFISmallBytes ||
+             type_index == kTVMFFIBytes || type_index == kTVMFFIByteArrayPtr;
+    default:
+      return false;
+  }
+}
+
+bool fits(const tp_rt_type& type, int64_t value) {
+  if (type.bits == 64) return type.is_signed || value >= 0;
+  int64_t limit = int64_t{1} << (type.bits - (type.is_signed ? 1 : 0));
+  return value < limit && value >= (type.is_signed ? -limit : 0);
+}
+
+int wrong_count(const char* function, const tp_rt_type* signature, int32_t count, int32_t got) {
+  return raise("TypeError", "Mismatched number of arguments when calling: `" +
+                                call_text(function, signature, count) + "`. Expected " +
+                                std::to_string(count) + " but got " + std::to_string(got) +
+                                " arguments");
+}
+
+int wrong_type(const char* function, const tp_rt_type* signature, int32_t count, int32_t index,
+               const TVMFFIAny& got) {
+  return raise("TypeError", "Mismatched type on argument #" + std::to_string(index) +
+                                " when calling: `" + call_text(function, signature, count) +
+                                "`. Expected `" + signature[index].name + "` but got `" +
+                                tvm::ffi::TypeIndexToTypeKey(got.type_index) + "`");
+}
+
+int out_of_range(const char* function, const tp_rt_type& type, int32_t index, int64_t value) {
+  std::string name = (type.is_signed ? "int" : "uint") + std::to_string(type.bits);
+  return raise("ValueError", "[" + std::string(function) + "] argument #" + std::to_string(index) +
+                                 ": expected an integer that fits " + name + ", got " +
+                                 std::to_string(value));
 }
 
 }  // namespace
@@ -148,28 +198,19 @@ void tp_rt_no_strides() {
       << "Check failed: (tensor_.strides != nullptr || tensor_.ndim == 0) is false: ";
 }
 
-int tp_rt_wrong_count(const char* function, const char* const* signature, int32_t count,
-                      int32_t got) {
-  return raise("TypeError", "Mismatched number of arguments when calling: `" +
-                                call_text(function, signature, count) + "`. Expected " +
-                                std::to_string(count) + " but got " + std::to_string(got) +
-                                " arguments");
-}
-
-int tp_rt_wrong_type(const char* function, const char* const* signature, int32_t count,
-                     int32_t index, const TVMFFIAny* got) {
-  return raise("TypeError", "Mismatched type on argument #" + std::to_string(index) +
-                                " when calling: `" + call_text(function, signature, count) +
-                                "`. Expected `" + signature[index] + "` but got `" +
-                                tvm::ffi::TypeIndexToTypeKey(got->type_index) + "`");
-}
-
-int tp_rt_out_of_range(const char* function, int32_t index, int64_t value, int32_t bits,
-                       int32_t is_signed) {
-  std::string type = (is_signed ? "int" : "uint") + std::to_string(bits);
-  return raise("ValueError", "[" + std::string(function) + "] argument #" + std::to_string(index) +
-                                 ": expected an integer that fits " + type + ", got " +
-                                 std::to_string(value));
+int tp_rt_check_call(const char* function, const tp_rt_type* signature, int32_t count,
+                     const TVMFFIAny* args, int32_t got) {
+  if (__builtin_expect(got != count, 0)) return wrong_count(function, signature, count, got);
+  for (int32_t i = 0; i < count; ++i) {
+    if (__builtin_expect(!accepts(signature[i].kind, args[i].type_index), 0)) {
+      return wrong_type(function, signature, count, i, args[i]);
+    }
+    if (signature[i].kind == TP_RT_KIND_INT &&
+        __builtin_expect(!fits(signature[i], args[i].v_int64), 0)) {
+      return out_of_range(function, signature[i], i, args[i].v_int64);
+    }
+  }
+  return 0;
 }
 
 }  // extern "C"
