@@ -30,6 +30,25 @@ void add1(tvm::ffi::TensorView x, tvm::ffi::TensorView out) {
 }
 """
 
+MATMUL = """\
+/*---
+op: mylib::mm(Tensor x, Tensor w) -> Tensor
+shape: {x: [n, k], w: [k, m], out: [n, m]}
+derivatives:
+  x: grad @ w.T
+  w: x.T @ grad
+---*/
+template <typename T>
+void mm(tp::In<T, 2> x, tp::In<T, 2> w, tp::Out<T, 2> out) {
+  for (int64_t i = 0; i < x.size(0); ++i)
+    for (int64_t j = 0; j < w.size(1); ++j) {
+      T sum = 0;
+      for (int64_t k = 0; k < x.size(1); ++k) sum += x(i, k) * w(k, j);
+      out(i, j) = sum;
+    }
+}
+"""
+
 MAKE = """\
 tvm::ffi::Tensor make(int64_t n) {
   auto t = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, tvm::ffi::Shape({n}),

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tpkernel.notebook import ADD1, SOFTPLUS
+from tests.tpkernel.notebook import ADD1, MATMUL, SOFTPLUS
 from tpkernel.cell import parse_cell
 from tpkernel.errors import CellError
 from tpkernel.operator import operator_source
 from tpkernel.reading import Options, read_cell
 from tpkernel.shapes import Dims, Like
 from tpkernel.spec import CellSpec
-
-MATMUL = """\
-/*---
-op: mylib::mm(Tensor x, Tensor w) -> Tensor
-shape: {x: [n, k], w: [k, m], out: [n, m]}
-derivatives:
-  x: grad @ w.T
-  w: x.T @ grad
----*/
-template <typename T>
-void mm(tp::In<T, 2> x, tp::In<T, 2> w, tp::Out<T, 2> out) {
-  for (int64_t i = 0; i < x.size(0); ++i)
-    for (int64_t j = 0; j < w.size(1); ++j) {
-      T sum = 0;
-      for (int64_t k = 0; k < x.size(1); ++k) sum += x(i, k) * w(k, j);
-      out(i, j) = sum;
-    }
-}
-"""
 
 
 def read(text: str, first_line: int = 2, **options: object) -> CellSpec:

@@ -1,0 +1,284 @@
+"""What stands before a kernel: each refusal names function, argument, expected, got, next step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import tensorplay as tp
+import tpkernel
+from tests.tpkernel.notebook import ADD1, MATMUL, SOFTPLUS
+
+
+@pytest.fixture(scope="module")
+def add1():
+    return tpkernel.build(ADD1, "guards", checks=False).module.add1
+
+
+@pytest.fixture(scope="module")
+def copying():
+    return tpkernel.build(ADD1, "copying", contiguous="copy", checks=False).module.add1
+
+
+@pytest.fixture(scope="module")
+def mm():
+    return tpkernel.build(MATMUL, checks=False).module.mm
+
+
+@pytest.fixture(scope="module")
+def softplus():
+    return tpkernel.build(SOFTPLUS, checks=False).module.softplus
+
+
+def refusal(call, *args, kind=ValueError, **kwargs) -> str:
+    with pytest.raises(kind) as caught:
+        call(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_a_float64_array_in_a_float32_kernel(add1):  # B010
+    out = np.full(4, -1.0)
+    text = refusal(add1, np.arange(4.0), out, kind=TypeError)
+    assert text == (
+        "[add1] argument 'x': expected float32 on cpu, got float64 on cpu. Write x.float(), or "
+        "x.astype('float32') for a NumPy array."
+    )
+    assert (out == -1).all()
+    text = refusal(add1, np.arange(4, dtype=np.float32), out, kind=TypeError)
+    assert "argument 'out'" in text
+    assert "a cast would receive the result" in text
+    assert (out == -1).all()
+
+
+VIEWS = [lambda x: x[::2], lambda x: x[:4][::-1], lambda x: x.reshape(4, 2)[:, 1]]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_strided_inputs_are_refused_or_copied(add1, copying, view):  # B003
+    x = view(np.arange(8, dtype=np.float32))
+    out = np.zeros(4, np.float32)
+    text = refusal(add1, x, out)
+    assert "argument 'x'" in text
+    assert "strides (" in text
+    assert "contiguous" in text
+    assert (out == 0).all()
+    copying(x, out)
+    assert (out == x + 1).all()
+    copying(tp.from_numpy(x.copy()), out)
+    assert (out == x + 1).all()
+
+
+def test_strided_outputs_are_never_copied(add1, copying):
+    out = np.zeros(8, np.float32)
+    for call in (add1, copying):
+        text = refusal(call, np.ones(4, np.float32), out[::2])
+        assert "argument 'out'" in text
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (4, 0, 4), (), (5, 1), (1, 1, 1)])
+def test_odd_strides_of_dimensions_that_do_not_matter_pass(add1, shape):
+    x = np.lib.stride_tricks.as_strided(
+        np.ones(64, np.float32), shape, [4 * 7 if n <= 1 else 4 for n in shape]
+    )
+    out = np.zeros(shape, np.float32)
+    add1(x, out)
+    assert (out == 2).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_view_gives_the_right_answer_or_a_named_refusal(copying, data):
+    base = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    view = base.transpose(data.draw(st.permutations(range(3))))
+    for axis in range(3):
+        start = data.draw(st.integers(0, view.shape[axis] - 1))
+        step = data.draw(st.sampled_from([1, 2, -1]))
+        view = np.take(view, [0], axis) if data.draw(st.booleans()) else view
+        index = [slice(None)] * 3
+        index[axis] = slice(start if start < view.shape[axis] else 0, None, step)
+        view = view[tuple(index)]
+    out = np.zeros(view.shape, np.float32)
+    copying(view, out)
+    np.testing.assert_array_equal(out, view + 1)
+
+
+def test_read_only_inputs_are_read_and_read_only_outputs_refused(add1):  # B026
+    frozen = np.ones(4, np.float32)
+    frozen.flags.writeable = False
+    out = np.zeros(4, np.float32)
+    add1(frozen, out)
+    assert (out == 2).all()
+    assert not frozen.flags.writeable
+    text = refusal(add1, out, frozen)
+    assert "argument 'out'" in text
+    assert "read-only" in text
+    assert "out.copy()" in text
+    assert (frozen == 1).all()
+    assert "argument 'x'" in refusal(add1, np.broadcast_to(np.float32(2), (4,)), out)
+
+
+def test_a_tensor_that_requires_grad_has_two_ways_in(add1):  # B037
+    x, out = tp.ones(4, requires_grad=True), tp.zeros(4)
+    text = refusal(add1, x, out, kind=RuntimeError)
+    for word in ("argument 'x'", "requires grad", "x.detach()", "no_grad", "op:"):
+        assert word in text
+    with tp.no_grad():
+        add1(x, out)
+    assert out.tolist() == [2.0] * 4
+
+
+def test_outputs_share_no_memory_with_inputs(add1):
+    x = np.zeros(8, np.float32)
+    assert "shared with argument 'x'" in refusal(add1, x, x)
+    assert "shared with argument 'x'" in refusal(add1, x[:4], x[2:6])
+    add1(x[:4], x[4:])
+    assert x.tolist() == [0] * 4 + [1] * 4
+    free = tpkernel.build(ADD1, "aliased", allow_alias=True).module.add1
+    free(x, x)
+    assert x.tolist() == [1] * 4 + [2] * 4
+
+
+def test_an_output_needs_memory_of_its_own_for_each_element():
+    text = """\
+    void fill(tvm::ffi::TensorView out) {
+      auto* p = static_cast<float*>(out.data_ptr());
+      for (int64_t i = 0; i < out.size(0); ++i) p[i * out.stride(0)] = 1;
+    }
+    """
+    fill = tpkernel.build(text, "fill").module.fill
+    out = np.zeros(4, np.float32)
+    fill(out[::2])
+    assert out.tolist() == [1, 0, 1, 0]
+    shared = np.lib.stride_tricks.as_strided(out, (4,), (0,))
+    assert "memory of its own for each element" in refusal(fill, shared)
+
+
+def test_columns_of_one_array_are_told_apart():
+    text = """\
+    template <class T> void copy1(tp::In<T, 1> x, tp::InOut<T, 1> out) {
+      for (int64_t i = 0; i < x.size(0); ++i) out(i) = x(i);
+    }
+    """
+    copy1 = tpkernel.build(text, "columns").module.copy1
+    a = np.arange(8.0).reshape(4, 2)
+    copy1(a[:, 0], a[:, 1])
+    assert a[:, 1].tolist() == [0, 2, 4, 6]
+    assert "shared" in refusal(copy1, a[:3, 0], a[1:, 0])
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "words"),
+    [
+        (2**31, ValueError, ["-2147483648 to 2147483647", "int", "got 2147483648", "int64_t"]),
+        (2**70, ValueError, ["beyond 64 bits"]),
+        (1.5, TypeError, ["expected int, got float", "int(n)"]),
+        ("7", TypeError, ["expected int, got str"]),
+        (None, TypeError, ["expected int, got None"]),
+    ],
+)
+def test_integers_must_fit_their_cpp_type(value, kind, words):
+    f = tpkernel.build("int64_t f(int n) { return n; }", "ranges").module.f
+    assert f(-(2**31)) == -(2**31)
+    assert f(True) == 1
+    text = refusal(f, value, kind=kind)
+    for word in ["[f] argument 'n'", *words]:
+        assert word in text
+
+
+def test_kinds_and_numbers_of_arguments(add1):
+    x = np.ones(2, np.float32)
+    assert "expected Tensor or NumPy array, got list. Write tp.tensor(out)." in refusal(
+        add1, x, [1.0], kind=TypeError
+    )
+    assert "missing argument 'out'; parameters: x, out" in refusal(add1, x, kind=TypeError)
+    assert "expected 2 arguments (x, out), got 3" in refusal(add1, x, x, x, kind=TypeError)
+    assert "by position and by name" in refusal(add1, x, x=x, kind=TypeError)
+
+
+def test_ranks_and_declared_sizes(mm):
+    assert mm(tp.ones(2, 3), tp.ones(3, 4)).tolist() == [[3.0] * 4] * 2
+    text = refusal(mm, tp.ones(2, 3), tp.ones(4, 4))
+    assert text == (
+        "[mylib::mm] argument 'w': expected size 3 in dimension 0 (k, as argument 'x' has), got 4 "
+        "(shape (4, 4)). The front matter's shape declares it."
+    )
+    assert "expected 2 dimensions, got 1 (shape (3,))" in refusal(mm, tp.ones(2, 3), tp.ones(3))
+    text = refusal(mm, tp.ones(2, 3), tp.ones(3, 4, dtype=tp.float64), kind=TypeError)
+    assert "expected float32 on cpu as argument 'x', got float64" in text
+
+
+def test_transposed_inputs_of_a_strided_kernel_are_right(mm):
+    x, w = np.random.default_rng(0).normal(size=(2, 3, 3))
+    np.testing.assert_allclose(mm(x.T, w[::-1]).numpy(), x.T @ w[::-1])
+
+
+@pytest.mark.parametrize("kernel", ["x", "meta"])
+def test_fake_tensors_meet_the_same_texts(mm, softplus, kernel):
+    device = "meta" if kernel == "meta" else "cpu"
+    got = refusal(mm, tp.ones(2, 3, device=device), tp.ones(4, 4, device=device))
+    assert "expected size 3 in dimension 0 (k, as argument 'x' has), got 4" in got
+    bad = tp.ones(3, dtype=tp.int64, device=device)
+    text = refusal(softplus, bad, kind=TypeError)
+    assert f"expected float32 or float64 on cpu, got int64 on {device}. Write x.float()" in text
+
+
+def test_the_fake_kernel_gives_shape_and_dtype(mm):
+    out = mm(tp.ones(2, 3, device="meta"), tp.ones(3, 5, device="meta"))
+    assert out.is_meta
+    assert tuple(out.shape) == (2, 5)
+    assert out.dtype == tp.float32
+
+
+def test_several_tensors_have_one_shape_unless_declared():
+    text = """\
+    template <class T> void add(tp::In<T> a, tp::In<T> b, tp::Out<T> out) {
+      for (int64_t i = 0; i < a.numel(); ++i) out[i] = a[i] + b[i];
+    }
+    """
+    add = tpkernel.build(text, "same", checks=False).module.add
+    assert add(tp.ones(3), tp.ones(3)).tolist() == [2.0] * 3
+    text = refusal(add, tp.ones(3), tp.ones(2))
+    assert "argument 'b': expected shape (3,) as argument 'a', got (2,)" in text
+    assert "shape:" in text
+
+
+def test_an_operator_that_changes_its_input():
+    text = """\
+/*---
+op: mylib::scale_(Tensor(a!) x, float s) -> ()
+kernel: scale
+---*/
+template <class T> void scale(tp::InOut<T> x, double s) {
+  for (int64_t i = 0; i < x.numel(); ++i) x[i] *= s;
+}
+"""
+    scale_ = tpkernel.build(text).module.scale_
+    x = tp.ones(3)
+    assert scale_(x, 2.0) is None
+    assert x.tolist() == [2.0] * 3
+    array = np.ones(2)
+    scale_(array, 3.0)
+    assert array.tolist() == [3.0, 3.0]
+    array.flags.writeable = False
+    assert "argument 'x'" in refusal(scale_, array, 3.0)
+
+
+def test_two_outputs_and_a_fixed_dtype():
+    text = """\
+/*---
+op: mylib::split(Tensor x) -> (Tensor, Tensor)
+shape: {x: [n], whole: [n], count: [1]}
+derivatives: {x: grad_whole}
+---*/
+template <class T> void split(tp::In<T, 1> x, tp::Out<T, 1> whole, tp::Out<int64_t, 1> count) {
+  count[0] = x.numel();
+  for (int64_t i = 0; i < x.numel(); ++i) whole[i] = std::floor(x[i]) + (x[i] - std::floor(x[i]));
+}
+"""
+    report = tpkernel.build(text)
+    assert report.gradcheck_verdict == "ok", report.to_text()
+    whole, count = report.module.split(tp.tensor([1.5, 2.5]))
+    assert whole.tolist() == [1.5, 2.5]
+    assert count.tolist() == [2]
+    assert count.dtype == tp.int64

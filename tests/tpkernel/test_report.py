@@ -1,0 +1,172 @@
+"""The report: plain data, text and HTML with the same facts; and the widget around it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+import tpkernel
+from tests.tpkernel.notebook import SOFTPLUS
+from tpkernel.widget import ReportWidget
+
+
+@pytest.fixture(scope="module")
+def report():
+    return tpkernel.build(SOFTPLUS)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_plain_data_survives_json(report):
+    plain = report.to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["operators"][0]["schema"].startswith("mylib::softplus")
+    assert plain["gradcheck"][0]["pairs"][0]["worst"]["tolerance"] > 0
+    assert {"key", "commands", "cached", "seconds"} <= set(plain["build"])
+    assert "module" not in plain
+
+
+def test_html_is_one_well_formed_line_that_a_sanitizer_keeps(report):  # B017
+    html = report.to_html()
+    assert "\n" not in html
+    parser = Tags()
+    parser.feed(html)
+    assert parser.open == []
+    assert parser.tags <= {
+        "div", "p", "strong", "details", "summary", "table", "caption", "thead", "tbody", "tr",
+        "th", "td", "code", "pre", "span",
+    }  # fmt: skip
+    assert parser.attributes <= {"style", "scope", "open"}
+    assert "var(" not in html
+
+
+def test_text_and_html_have_the_same_facts(report):
+    text = report.to_text()
+    html = re.sub(r"<[^>]+>", "", report.to_html())
+    import html as entities
+
+    html = entities.unescape(html)
+    for fact in (
+        report.operators[0].schema,
+        report.gradcheck[0].sample,
+        "✔ pass",
+        "register_fake",
+        "got int64 on cpu",
+        report.build.key,
+    ):
+        assert fact in text, fact
+        assert fact in html, fact
+
+
+def test_everything_typed_by_a_person_is_escaped():
+    evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+    text = SOFTPLUS.replace("derivatives:", f"doc: '{evil}'\nderivatives:")
+    report = tpkernel.build(text, checks=False)
+    assert evil in report.to_text()
+    assert "<script" not in report.to_html()
+    assert "<img" not in report.to_html()
+    facts = ReportWidget(report).facts
+    assert "<script" not in facts["operators"][0]["wrapper_html"]
+
+
+def test_the_widget_carries_view_html_and_text(report):
+    widget = ReportWidget(report)
+    bundle = widget._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    assert {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"} <= set(data)
+    assert "mylib::softplus" in data["text/plain"]
+    assert "<script" not in data["text/html"]
+    json.dumps(widget.facts)
+
+
+def test_the_view_loads_nothing_from_the_network():
+    source = str(ReportWidget._esm) + str(ReportWidget._css)
+    assert not re.search(r"https?://|\bimport\b|\bfetch\(|XMLHttpRequest|url\(", source)
+    assert source.count("innerHTML") == 2  # one use and the comment on it
+
+
+def test_a_button_runs_the_gradcheck_again(report):
+    seen = []
+
+    def rerun(checks, seed):
+        seen.append((checks, seed))
+        return report
+
+    widget = ReportWidget(report, rerun)
+    gc.collect()
+    widget._handle_custom_msg({"action": "rerun", "checks": ["gradcheck"], "seed": 3}, [])
+    assert seen == [(("gradcheck",), 3)]
+    assert widget.last_error is None
+    assert widget.busy == ""
+
+
+def test_an_error_in_a_callback_is_shown_and_kept(report):  # B041
+    answers = iter([ZeroDivisionError("division by zero"), None])
+
+    def rerun(checks, seed):
+        problem = next(answers)
+        if problem is not None:
+            raise problem
+        return report
+
+    widget = ReportWidget(report, rerun)
+    widget.run_checks()
+    assert isinstance(widget.last_error, ZeroDivisionError)
+    assert widget.error["type"] == "ZeroDivisionError"
+    assert "test_report.py" in widget.error["frames"]
+    widget.run_checks()
+    assert widget.last_error is None
+    assert widget.error == {}
+
+
+def test_callbacks_from_several_threads_take_turns(report):
+    import threading
+
+    inside = []
+
+    def rerun(checks, seed):
+        assert not inside
+        inside.append(seed)
+        threading.Event().wait(0.02)
+        inside.pop()
+        return report
+
+    widget = ReportWidget(report, rerun)
+    threads = [threading.Thread(target=widget.run_checks) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert widget.last_error is None
+
+
+def test_the_reports_title_is_one_line(report):
+    assert report.title.startswith("mylib::softplus · ")
+    assert report.title.endswith("gradcheck ok")
+
+
+def test_the_public_names_are_few():
+    assert set(tpkernel.__all__) == {
+        "CellError", "KernelCrash", "Report", "StaleKernelError", "build", "last_report",
+        "load_ipython_extension", "unload_ipython_extension",
+    }  # fmt: skip
+    for name in tpkernel.__all__:
+        assert getattr(tpkernel, name).__doc__
