@@ -66,6 +66,9 @@ from tensorplay._functions import __all__ as _operator_names
 from tensorplay._tensor import Size, Tensor
 from tensorplay.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from tensorplay.ops.elementwise import result_type
+from tensorplay.ops.indexing import nonzero, repeat_interleave
+from tensorplay.ops.linalg import einsum, tensordot
+from tensorplay.ops.movement import broadcast_tensors, split
 from tensorplay.random import (
     Generator,
     get_rng_state,
@@ -86,15 +89,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Generator", "Size", "Tensor", "arange", "as_tensor", "asarray", "autograd", "bfloat16",
-    "bool", "can_cast", "cdouble", "cfloat", "complex64", "complex128", "device", "double",
-    "dtype", "empty", "empty_like", "enable_grad", "eye", "finfo", "float", "float16", "float32",
-    "float64", "from_dlpack", "from_numpy", "full", "full_like", "get_default_device",
-    "get_default_dtype", "get_rng_state", "half", "iinfo", "initial_seed", "int", "int8", "int16", "int32",
-    "int64", "is_grad_enabled", "library", "linspace", "long", "manual_seed", "no_grad", "ones",
-    "ones_like", "ops", "promote_types", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
-    "random", "randperm", "result_type", "seed", "set_default_device", "set_default_dtype",
-    "set_grad_enabled", "set_printoptions", "set_rng_state", "short", "tensor", "testing", "to_dlpack", "uint8", "uint16", "uint32",
-    "uint64", "zeros", "zeros_like",
+    "bool", "broadcast_tensors", "can_cast", "cdouble", "cfloat", "complex128", "complex64",
+    "device", "double", "dtype", "einsum", "empty", "empty_like", "enable_grad", "eye", "finfo",
+    "float", "float16", "float32", "float64", "from_dlpack", "from_numpy", "full", "full_like",
+    "get_default_device", "get_default_dtype", "get_rng_state", "half", "iinfo", "initial_seed",
+    "int", "int16", "int32", "int64", "int8", "is_grad_enabled", "library", "linspace", "long",
+    "manual_seed", "no_grad", "nonzero", "ones", "ones_like", "ops", "promote_types", "rand",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm",
+    "repeat_interleave", "result_type", "seed", "set_default_device", "set_default_dtype",
+    "set_grad_enabled", "set_printoptions", "set_rng_state", "short", "split", "tensor",
+    "tensordot", "testing", "to_dlpack", "uint16", "uint32", "uint64", "uint8", "zeros",
+    "zeros_like",
 ]  # fmt: skip
 __all__ += _operator_names  # noqa: PLE0605 - names of operators
 

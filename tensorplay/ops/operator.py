@@ -116,7 +116,7 @@ class Operator:
         if varargs:
             star = parameters.split("*")[1].split(",")[0]
             spread = (
-                f"    if len({star}) == 1 and not isinstance({star}[0], int):\n"
+                f"    if len({star}) == 1 and isinstance({star}[0], (tuple, list)):\n"
                 f"        {star} = {star}[0]\n"
             )
         values = ", ".join(names) + ("," if names else "")
