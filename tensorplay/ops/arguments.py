@@ -70,6 +70,8 @@ def _anything(value: Any) -> Any:
     return value
 
 
+_INT = {int}
+
 _ONE: dict[str, Callable[[Any], Any]] = {
     "int": _integer,
     "SymInt": _integer,
@@ -102,6 +104,8 @@ def converter(where: str, argument: Argument) -> Callable[[Any], Any]:
             if not kind.is_list:
                 return one(value)
             if isinstance(value, (list, tuple)):
+                if one is _integer and set(map(type, value)) <= _INT:  # sizes of small operators
+                    return tuple(value)
                 found = tuple(one(v) for v in value)
             elif kind.size is not None or isinstance(value, Tensor):
                 found = (one(value),) * (kind.size or 1)

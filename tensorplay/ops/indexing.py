@@ -15,7 +15,7 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._dtype import dtype
 from tensorplay._methods import attach
-from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
+from tensorplay._tensor import Spec, Tensor, contiguous_strides, wrap
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
@@ -258,8 +258,7 @@ index = Primitive(
     rule=_index_rule,
     vjp={
         "input": Vjp(
-            lambda g, s: index_put.apply((g.new_zeros(s.specs["input"].shape), s.indices, g, True)),
-            "indices",
+            lambda g, s: index_adjoint.apply((g, s.indices, s.specs["input"].shape)), "indices"
         )
     },
     jvp="linear",
@@ -276,9 +275,52 @@ index = Primitive(
 )
 
 
+def _positions(shape: tuple[int, ...], indices: Sequence[Any]) -> Any:
+    """Return where the elements that `indices` select lie in a row-major array of `shape`."""
+    steps = contiguous_strides(shape)
+    places = [d for d, chosen in enumerate(indices) if chosen is not None]
+    kept = [d for d in range(len(shape)) if d not in places]
+    ndim = max(indices[d].ndim for d in places)
+    front = places[0] if places[-1] - places[0] + 1 == len(places) else 0
+    result: Any = 0
+    for d in places:
+        chosen = indices[d]
+        if chosen.size and chosen.min() < 0:
+            chosen = np.where(chosen < 0, chosen + shape[d], chosen)
+        result = result + (chosen * steps[d]).reshape(chosen.shape + (1,) * (len(kept) - front))
+    for number, d in enumerate(kept):
+        behind = len(kept) - 1 - number + (ndim if number < front else 0)
+        result = result + (np.arange(shape[d]) * steps[d]).reshape((-1,) + (1,) * behind)
+    return result
+
+
 def _add_at(out: Any, positions: Any, values: Any) -> None:
     """Add `values` to the elements of row-major `out` at flat `positions`, repeated ones too."""
     np.add.at(out.reshape(-1), positions.ravel(), np.broadcast_to(values, positions.shape).ravel())
+
+
+def _index_adjoint(g: Any, indices: Sequence[Any], shape: tuple[int, ...]) -> Any:
+    out = np.zeros(shape, g.dtype)
+    _add_at(out, _positions(shape, indices), g)
+    return out
+
+
+index_adjoint = Primitive(
+    "_index_adjoint(Tensor input, Tensor?[] indices, int[] shape) -> Tensor",
+    "Zeros of `shape` with `input` added at integer `indices`: the adjoint of ``_index``.",
+    _index_adjoint,
+    rule=lambda g, indices, shape: Spec(shape, g.dtype),
+    vjp={"input": Vjp(lambda g, s: index.apply((g, s.indices)), "indices")},
+    jvp="linear",
+    check_first=False,
+    function=False,
+    method=False,
+    samples=lambda make: [
+        Sample((make(3, 2), [_int_tensor([2, 0, 2])], (3, 2)), name="rows"),
+        Sample((make(2, 3), [_int_tensor([0, -1]), None, _int_tensor([1, 1])], (2, 3, 2)), name="apart"),
+        Sample((make(3, 1, 2), [None, _int_tensor([[0, 1]]), _int_tensor([-1])], (3, 2, 2)), name="adjacent"),
+    ],
+)
 
 
 def _index_put_rule(x: Spec, indices: Sequence[Any], values: Any, accumulate: bool) -> Spec:
@@ -299,8 +341,8 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) ->
     selection = _selection(indices)
     try:
         if accumulate:
-            positions = np.arange(out.size).reshape(out.shape)[selection]
-            _add_at(out, positions, np.asarray(values, out.dtype))
+            _check_indices("index_put", x, indices)
+            _add_at(out, _positions(out.shape, indices), np.asarray(values, out.dtype))
         else:
             out[selection] = values
     except IndexError:
@@ -310,14 +352,12 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) ->
     return out
 
 
-def _only_last(grads: Any, places: Any, shape: tuple[int, ...]) -> Any:
+def _only_last(grads: Any, places: Sequence[Any], shape: tuple[int, ...]) -> Any:
     """Return `grads` with zeros for values that a later one, written to the same place, replaced.
 
     `places` indexes a tensor of `shape`; there is one gradient per place that it selects.
     """
-    if grads.is_meta:
-        return grads
-    positions = np.arange(math.prod(shape)).reshape(shape)[places]
+    positions = _positions(shape, places)
     order = np.arange(positions.size).reshape(positions.shape)
     writer = np.empty(math.prod(shape), np.int64)
     writer[positions] = order
@@ -329,7 +369,7 @@ def _grad_of_values(g: Any, s: Any) -> Any:
     grads = index.apply((g, s.indices))
     if s.accumulate or g.is_meta:
         return grads
-    places = _selection([None if i is None else i._array for i in s.indices])
+    places = [None if i is None else i._array for i in s.indices]
     return _only_last(grads, places, s.specs["input"].shape)
 
 
@@ -383,6 +423,14 @@ def _index_select(x: Any, dim: int, index: Any) -> Any:
     return x.take(index, axis=dim).reshape(out.shape)
 
 
+def _index_select_adjoint(g: Any, dim: int, chosen: Any, shape: tuple[int, ...]) -> Any:
+    if not shape or not chosen.ndim:
+        return reshape.apply((g, shape)) if not shape else _index_select_adjoint(
+            g, dim, reshape.apply((chosen, (1,))), shape
+        )  # fmt: skip
+    return index_adjoint.apply((g, [None] * (dim % len(shape)) + [chosen], shape))
+
+
 index_select = Primitive(
     "index_select(Tensor input, int dim, Tensor index) -> Tensor",
     "The parts of dimension `dim` at `index`, a vector of integers.",
@@ -390,8 +438,7 @@ index_select = Primitive(
     rule=_index_select_rule,
     vjp={
         "input": Vjp(
-            lambda g, s: index_add.apply((g.new_zeros(s.specs["input"].shape), s.dim, s.index, g, 1)),
-            "index",
+            lambda g, s: _index_select_adjoint(g, s.dim, s.index, s.specs["input"].shape), "index"
         )
     },
     jvp="linear",
@@ -424,7 +471,7 @@ def _index_add(x: Any, dim: int, index: Any, source: Any, alpha: Any) -> Any:
     _in_range("index_add", index, x.shape[dim] if x.ndim else 1, dim)
     out = x.copy()
     source = source.astype(x.dtype, copy=False)
-    positions = np.arange(out.size).reshape(out.shape or (1,)).take(index, axis=dim)
+    positions = _positions(out.shape or (1,), [None] * dim + [index.reshape(-1)])
     _add_at(out, positions, (source if alpha == 1 else source * alpha).reshape(positions.shape))
     return out
 
@@ -518,7 +565,7 @@ gather = Primitive(
 def _flat_positions(out: Any, dim: int, index: Any) -> Any:
     if not out.ndim or not index.ndim:
         return index
-    return np.arange(out.size).reshape(out.shape)[_along(index, dim)]
+    return _positions(out.shape, _along(index, dim))
 
 
 def _source(src: Any, index: Any, d: Any) -> Any:

@@ -12,8 +12,8 @@ from tensorplay._dtype import dtype
 from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
-from tensorplay.ops.indexing import gather, index_select, where
-from tensorplay.ops.movement import reshape
+from tensorplay.ops.indexing import index_select, where
+from tensorplay.ops.movement import expand, reshape
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
 __all__: list[str] = []
@@ -289,34 +289,110 @@ def _check_classes(name: str, x: Tensor, target: Tensor, weight: Any, ignore_ind
     return dim
 
 
+def _class_places(target: Any, ignore_index: int) -> tuple[Any, Any]:
+    """Return where the targets that count are, and their classes."""
+    places = np.nonzero(target.reshape(target.shape or (1,)) != ignore_index)
+    return places, target.reshape(target.shape or (1,))[places]
+
+
+def _pick(x: Any, target: Any, dim: int, ignore_index: int) -> Any:
+    out = np.zeros(target.shape, x.dtype)
+    places, classes = _class_places(target, ignore_index)
+    rows = np.moveaxis(x, dim, -1).reshape(*(target.shape or (1,)), x.shape[dim])
+    out.reshape(target.shape or (1,))[places] = rows[(*places, classes)]
+    return out
+
+
+def _place(g: Any, target: Any, dim: int, ignore_index: int, classes: int) -> Any:
+    out = np.zeros((*target.shape[:dim], classes, *target.shape[dim:]), g.dtype)
+    places, chosen = _class_places(target, ignore_index)
+    rows = np.moveaxis(out, dim, -1)
+    if not target.shape:
+        rows = rows.reshape(1, classes)
+    rows[(*places, chosen)] = g.reshape(target.shape or (1,))[places]
+    return out
+
+
+_pick_class = Primitive(
+    "_pick_class(Tensor input, Tensor target, int dim, int ignore_index) -> Tensor",
+    "The element at the class `target` along `dim`, 0 where `target` is `ignore_index`.",
+    _pick,
+    rule=lambda x, target, dim, ignore_index: Spec(target.shape, x.dtype),
+    vjp={
+        "input": Vjp(
+            lambda g, s: _place_class.apply(
+                (g, s.target, s.dim, s.ignore_index, s.specs["input"].shape[s.dim])
+            ),
+            "target",
+        )
+    },
+    jvp="linear",
+    check_first=False,
+    function=False,
+    method=False,
+    samples=lambda make: [
+        Sample((make(3, 4), _labels(1, -1, 3), 1, -1), name="rows"),
+        Sample((make(2, 3, 2), _labels([1, 0], [2, 2]), 1, -1), name="positions"),
+        Sample((make(4), wrap(np.array(2)), 0, -1), name="one"),
+    ],
+)
+
+_place_class = Primitive(
+    "_place_class(Tensor input, Tensor target, int dim, int ignore_index, int classes) -> Tensor",
+    "Zeros with `input` at the class `target` along `dim`: the adjoint of ``_pick_class``.",
+    _place,
+    rule=lambda g, target, dim, ignore_index, classes: Spec(
+        (*target.shape[:dim], classes, *target.shape[dim:]), g.dtype
+    ),
+    vjp={
+        "input": Vjp(
+            lambda g, s: _pick_class.apply((g, s.target, s.dim, s.ignore_index)), "target"
+        )
+    },
+    jvp="linear",
+    check_first=False,
+    function=False,
+    method=False,
+    samples=lambda make: [
+        Sample((make(3), _labels(1, -1, 3), 1, -1, 4), name="rows"),
+        Sample((make(2, 2), _labels([1, 0], [2, 2]), 1, -1, 3), name="positions"),
+    ],
+)
+
+
 def _nll(
-    name: str, x: Tensor, target: Tensor, weight: Any, ignore_index: int, reduction: str
-) -> tuple[Any, Any, int]:
-    """Return the losses, the weight of each, and the dimension of the classes."""
+    name: str, x: Tensor, target: Tensor, weight: Any, ignore_index: int, smoothing: float
+) -> tuple[Any, Any]:
+    """Return the losses and their total weight: the number of targets that count, or a tensor."""
     dim = _check_classes(name, x, target, weight, ignore_index)
-    target = target.long()
-    ignored: Any = target == ignore_index
-    safe = target.masked_fill(ignored, 0)
-    picked: Any = gather.apply((x, dim, safe.unsqueeze(dim))).squeeze(dim)
-    if weight is None:
-        scale: Any = (~ignored).to(x._dtype)
-    else:
-        flat = index_select.apply((weight, 0, reshape.apply((safe, (-1,) if safe.numel() else (0,)))))
-        scale = reshape.apply((flat, safe.shape)).masked_fill(ignored, 0)
-    loss = -(picked if weight is None else picked * scale)
-    return loss.masked_fill(ignored, 0), scale, dim
+    loss: Any = -_pick_class.apply((x, target, dim, ignore_index))
+    total: Any = target.numel()
+    if weight is not None:
+        wide = expand.apply((_beside(weight, x, dim), tuple(x.shape)))
+        scale: Any = _pick_class.apply((wide, target, dim, ignore_index))
+        loss, total = loss * scale, scale.sum()
+    elif not target.is_meta:
+        total = int(np.count_nonzero(target._array != ignore_index))
+    if smoothing:
+        weighted = x if weight is None else x * _beside(weight, x, dim)
+        even: Any = -weighted.sum(dim).masked_fill(target == ignore_index, 0)
+        loss = (1 - smoothing) * loss + (smoothing / x.shape[dim]) * even
+    return loss, total
 
 
-def _class_mean(name: str, loss: Any, scale: Any, reduction: str) -> Any:
+def _beside(weight: Tensor, x: Tensor, dim: int) -> Any:
+    """Return `weight` shaped so that it broadcasts along dimension `dim` of `x`."""
+    return reshape.apply((weight, (-1, *(1,) * (x.ndim - dim - 1))))
+
+
+def _class_mean(name: str, loss: Any, total: Any, reduction: str) -> Any:
     """Reduce; the mean is one over the total weight of the classes that were met."""
-    if reduction == "mean":
-        return loss.sum() / scale.sum()
-    return _reduced(name, loss, reduction)
+    return loss.sum() / total if reduction == "mean" else _reduced(name, loss, reduction)
 
 
 def _nll_loss(x: Tensor, target: Tensor, weight: Any, ignore_index: int, reduction: str) -> Any:
-    loss, scale, _ = _nll("nll_loss", x, target, weight, ignore_index, reduction)
-    return _class_mean("nll_loss", loss, scale, reduction)
+    loss, total = _nll("nll_loss", x, target, weight, ignore_index, 0)
+    return _class_mean("nll_loss", loss, total, reduction)
 
 
 def _labels(*values: Any) -> Tensor:
@@ -335,22 +411,6 @@ nll_loss = Composite(
         Sample((make(4), wrap(np.array(2))), {"reduction": "sum"}, name="one"),
     ],
 )
-
-
-def _smoothed(
-    logs: Any, target: Tensor, weight: Any, ignore_index: int, reduction: str, smoothing: float
-) -> Any:
-    loss, scale, dim = _nll("cross_entropy", logs, target, weight, ignore_index, reduction)
-    if smoothing:
-        weighted = logs if weight is None else logs * _beside(weight, logs, dim)
-        even: Any = -weighted.sum(dim).masked_fill(target == ignore_index, 0)
-        loss = (1 - smoothing) * loss + (smoothing / logs.shape[dim]) * even
-    return _class_mean("cross_entropy", loss, scale, reduction)
-
-
-def _beside(weight: Tensor, x: Tensor, dim: int) -> Any:
-    """Return `weight` shaped so that it broadcasts along dimension `dim` of `x`."""
-    return reshape.apply((weight, (-1, *(1,) * (x.ndim - dim - 1))))
 
 
 def _soft_targets(logs: Any, target: Tensor, weight: Any, reduction: str, smoothing: float) -> Any:
@@ -383,7 +443,8 @@ def _cross_entropy(
                 f"{list(x.shape)}, got {list(target.shape)}. Class indices are of type int64."
             )
         return _soft_targets(logs, target, weight, reduction, smoothing)
-    return _smoothed(logs, target, weight, ignore_index, reduction, smoothing)
+    loss, total = _nll("cross_entropy", logs, target, weight, ignore_index, smoothing)
+    return _class_mean("cross_entropy", loss, total, reduction)
 
 
 cross_entropy = Composite(

@@ -216,6 +216,19 @@ def nll(
     return loss.sum() / total if reduction == "mean" else reduced(loss, reduction)
 
 
+def pick(x: Any, target: Any, dim: int, ignore_index: int) -> Any:
+    out = np.zeros(target.shape)
+    for place in np.ndindex(target.shape):
+        if target[place] != ignore_index:
+            out[place] = x[(*place[:dim], target[place], *place[dim:])]
+    return out
+
+
+def place(g: Any, target: Any, dim: int, ignore_index: int, classes: int) -> Any:
+    marks = np.eye(classes)[np.where(target == ignore_index, 0, target)]
+    return np.moveaxis(marks * np.where(target == ignore_index, 0, g)[..., None], -1, dim)
+
+
 def cross_entropy(x: Any, target: Any, *rest: Any, **more: Any) -> Any:
     logs = np.log(softmax(x, 0 if x.ndim == 1 else 1))
     if target.dtype.kind == "f":
@@ -280,6 +293,7 @@ STRUCTURAL: dict[str, Callable[..., Any]] = {
     "_nonzero": lambda x: np.stack(np.nonzero(np.atleast_1d(x)), axis=1)[:, : x.ndim],
     "_index": lambda x, indices: x[selection(indices)],
     "index_put": index_put,
+    "_index_adjoint": lambda g, indices, shape: index_put(np.zeros(shape), indices, g, True),
     "index_select": lambda x, dim, index: np.take(x, index, axis=dim),
     "index_add": index_add,
     "gather": gather,
@@ -312,6 +326,8 @@ STRUCTURAL: dict[str, Callable[..., Any]] = {
     "_logits_loss": lambda x, y: bce_with_logits(x, y, reduction="none"),
     "binary_cross_entropy_with_logits": bce_with_logits,
     "binary_cross_entropy": bce,
+    "_pick_class": pick,
+    "_place_class": place,
     "nll_loss": nll,
     "cross_entropy": cross_entropy,
     "layer_norm": layer_norm,
