@@ -112,6 +112,8 @@ class Build:
     stateful
         Whether the source seems to hold variables that outlive a call: such a library starts afresh
         each time it is loaded.
+    unloadable
+        Whether the library may be unloaded once nothing in Python refers to it.
     """
 
     name: str
@@ -128,10 +130,17 @@ class Build:
     signatures: Mapping[str, tuple[tuple[str, str, str | None], ...]] = field(default_factory=dict)
     docs: Mapping[str, str] = field(default_factory=dict)
     stateful: bool = False
+    unloadable: bool = False
     _again: Callable[[], Build] | None = field(default=None, repr=False, compare=False)
 
-    def load(self) -> Module:
+    def load(self, *, keep_module_alive: bool | None = None) -> Module:
         """Load the library.
+
+        Parameters
+        ----------
+        keep_module_alive
+            Whether it stays loaded until the process ends. None: only where its code may be called
+            after the last reference to the module and its kernels is gone.
 
         Raises
         ------
@@ -141,11 +150,11 @@ class Build:
         from tensorplay.utils.cpp_jit.load import load_build
 
         try:
-            return load_build(self)
+            return load_build(self, keep_module_alive)
         except RuntimeError:
             if self._again is None:
                 raise
-        return load_build(self._again())
+        return load_build(self._again(), keep_module_alive)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description as plain data."""
@@ -164,6 +173,7 @@ class Build:
             "signatures": {k: [list(p) for p in v] for k, v in self.signatures.items()},
             "docs": dict(self.docs),
             "stateful": self.stateful,
+            "unloadable": self.unloadable,
         }
 
 
@@ -289,7 +299,9 @@ def _request_of(unit: Unit) -> str:
 def _facts(unit: Unit) -> dict[str, Any]:
     """Return what the scan knows that a caller of the library wants to know."""
     found = scan(unit.source.text)
+    generated = scan(unit.generated)
     functions = found.functions
+    hidden = bool(found.local_includes)  # what such headers hold is not looked at
     names = [function.name for function in functions]
     return {
         "signatures": {
@@ -298,7 +310,8 @@ def _facts(unit: Unit) -> dict[str, Any]:
             if names.count(function.name) == 1
         },
         "docs": {name: doc for name, doc in unit.exports.items() if doc},
-        "stateful": found.stateful or scan(unit.generated).stateful or bool(found.local_includes),
+        "stateful": found.stateful or generated.stateful or hidden,
+        "unloadable": not (found.leaves_pointers or generated.leaves_pointers or hidden),
     }
 
 
@@ -384,6 +397,7 @@ def _build_of(cache: Cache, entry: str, data: dict[str, Any], *, cached: bool) -
         signatures={k: tuple((p[0], p[1], p[2]) for p in v) for k, v in data["signatures"].items()},
         docs=data["docs"],
         stateful=data["stateful"],
+        unloadable=data["unloadable"] and data["rung"] == "light",
     )
     with contextlib.suppress(OSError):
         state = build.library.stat()

@@ -34,6 +34,7 @@ FORMAT = 1
 _SETTLED_NS = 2_000_000_000
 _MAX_RECORDS = 8
 _STALE_SECONDS = 3600.0
+_PATIENCE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -277,8 +278,8 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def lock(self, name: str, what: str) -> Iterator[None]:
-        """Hold a lock that the operating system releases with its holder.
+    def lock(self, name: str, what: str, *, wait: bool = True) -> Iterator[bool]:
+        """Hold a lock that the operating system releases with its holder; yield whether it is held.
 
         Parameters
         ----------
@@ -286,6 +287,8 @@ class Cache:
             Digest of what is built.
         what
             How to name it to a person who waits.
+        wait
+            False gives up at once when another holds it.
         """
         from filelock import FileLock, Timeout
 
@@ -294,8 +297,11 @@ class Cache:
         lock = FileLock(folder / f"{name[:32]}.lock", thread_local=False, is_singleton=False)
         holder = folder / f"{name[:32]}.holder"
         try:
-            lock.acquire(timeout=3)
+            lock.acquire(timeout=_PATIENCE_SECONDS if wait else 0)
         except Timeout:
+            if not wait:
+                yield False
+                return
             with contextlib.suppress(OSError):
                 who = holder.read_text("utf-8")
                 warnings.warn(f"waiting for {what}, being built by {who}", BuildCacheWarning, 2)
@@ -304,7 +310,7 @@ class Cache:
             with contextlib.suppress(OSError):
                 started = time.strftime("%H:%M:%S")
                 holder.write_text(f"process {os.getpid()} since {started}", "utf-8")
-            yield
+            yield True
         finally:
             lock.release()
 

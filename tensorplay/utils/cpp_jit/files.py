@@ -85,7 +85,7 @@ def build_files(
     def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
         return _compile_tree(tree, work, compiler, cache)
 
-    facts = {"signatures": {}, "docs": {}, "stateful": True}
+    facts = {"signatures": {}, "docs": {}, "stateful": True, "unloadable": False}
     return find_or_build(name, request, cache, produce, lambda: facts)
 
 

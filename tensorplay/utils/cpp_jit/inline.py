@@ -59,7 +59,7 @@ def load_inline(
     ValueError
         No source is given.
     """
-    kwargs.pop("keep_module_alive", None)  # libraries stay loaded in any case
+    keep = kwargs.pop("keep_module_alive", None)
     return _inline(
         name,
         cpp_sources,
@@ -70,7 +70,7 @@ def load_inline(
         extra_include_paths,
         build_directory,
         kwargs,
-    ).load()
+    ).load(keep_module_alive=keep)
 
 
 def build_inline(
@@ -137,7 +137,7 @@ def load(
     extra_cflags, extra_cuda_cflags, extra_ldflags, extra_include_paths, build_directory
         As for `load_inline`.
     """
-    kwargs.pop("keep_module_alive", None)
+    keep = kwargs.pop("keep_module_alive", None)
     return _files(
         name,
         (sources, cpp_files),
@@ -147,7 +147,7 @@ def load(
         extra_include_paths,
         build_directory,
         kwargs,
-    ).load()
+    ).load(keep_module_alive=keep)
 
 
 def build(

@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import sys
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -313,17 +314,29 @@ class Module:
         return self.get_function(name)
 
 
-_loaded: dict[Path, Module] = {}
+_loaded: weakref.WeakValueDictionary[Path, Module] = weakref.WeakValueDictionary()
 
 
-def load_build(build: Build) -> Module:
-    """Load a build; one without state of its own is loaded once per process."""
+def load_build(build: Build, keep: bool | None = None) -> Module:
+    """Load a build; one without state of its own is loaded once as long as it is in use.
+
+    Parameters
+    ----------
+    build
+        What to load.
+    keep
+        As `Build.load` has it.
+    """
     known = _loaded.get(build.library)
     if known is not None:
         return known
     debug = any(word.startswith("-g") for command in build.commands for word in command)
     module = Module(
-        _open(build.library, private=not debug),
+        _open(
+            build.library,
+            private=not debug,
+            keep_module_alive=not build.unloadable if keep is None else keep,
+        ),
         build.name,
         build.library,
         build.signatures,

@@ -100,6 +100,11 @@ _MATH_NAMES = (
     "modf fabs abs"
 )
 _MATH = frozenset(f"{name}{suffix}" for name in _MATH_NAMES.split() for suffix in ("", "f", "l"))
+_LEAVES_POINTERS = re.compile(
+    r"\b(?:thread|jthread|async|deleter|DLManagedTensor\w*|atexit|at_quick_exit|dlopen|signal"
+    r"|sigaction|pthread_\w+|TVMFFIFunction\w+|TVMFFITensorFromDLPack\w*|TVMFFIEnv(?!TensorAlloc"
+    r"\b|CheckSignals\b|GetStream\b)\w+|set_terminate)\b"
+)
 _STD_PREFIX = r"\bstd\s*::\s*"
 _SPECIAL = (
     "assoc_laguerre|assoc_legendre|beta|comp_ellint_[123]|cyl_bessel_[ijk]|cyl_neumann|ellint_[123]"
@@ -174,6 +179,15 @@ class Scan:
                 if not after.startswith("("):
                     return True
         return _has_global(flat)
+
+    @property
+    def leaves_pointers(self) -> bool:
+        """Return whether code of the library may be called after its last kernel is gone.
+
+        Threads, exit handlers, signal handlers, registered functions and deleters of memory that
+        the library itself hands out: with one of these it must stay loaded.
+        """
+        return _LEAVES_POINTERS.search(self.code) is not None
 
 
 def _has_global(flat: str) -> bool:

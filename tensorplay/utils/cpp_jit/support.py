@@ -215,7 +215,7 @@ def prepare(cache: Cache, compiler: Compiler, kind: str, headers: Headers) -> Pr
     key = _headers_key(compiler, headers)
     found = _find_precompiled(cache, key)
     if found is None:
-        _make_precompiled(cache, compiler, headers, key)
+        _make_precompiled(cache, compiler, headers, key, wait=True)
         found = _find_precompiled(cache, key)
     return found
 
@@ -262,12 +262,14 @@ def _in_background(cache: Cache, compiler: Compiler, headers: Headers, key: str)
 def _make_quietly(cache: Cache, compiler: Compiler, headers: Headers, key: str) -> None:
     # Nobody waits for this: without the header the cells build too, only slower.
     with contextlib.suppress(OSError, BuildError, MissingToolError):
-        _make_precompiled(cache, compiler, headers, key)
+        _make_precompiled(cache, compiler, headers, key, wait=False)
 
 
-def _make_precompiled(cache: Cache, compiler: Compiler, headers: Headers, key: str) -> None:
-    with cache.lock(key, "a precompiled header"):
-        if _find_precompiled(cache, key) is not None:
+def _make_precompiled(
+    cache: Cache, compiler: Compiler, headers: Headers, key: str, *, wait: bool
+) -> None:
+    with cache.lock(key, "a precompiled header", wait=wait) as held:
+        if not held or _find_precompiled(cache, key) is not None:
             return
         with cache.workspace() as work:
             lines = [f"#include <{name}>" for name in headers.contents]

@@ -241,7 +241,10 @@ def test_a_damaged_record_is_as_good_as_none(damage):
 
 
 def test_b002_a_killed_builder_blocks_nobody(tmp_path):
-    slow = script(tmp_path / "slowcxx", 'case "$*" in *source.cpp*) sleep 30;; esac; exec c++ "$@"')
+    flag = tmp_path / "sleep"
+    flag.touch()
+    body = f'test -e "{flag}" && case "$*" in *source.cpp*) sleep 30;; esac\nexec c++ "$@"'
+    slow = script(tmp_path / "slowcxx", body)
     code = (
         "from tensorplay.utils import cpp_jit\n"
         "cpp_jit.load_inline('k', cpp_sources='int64_t f() { return 7; }', functions=['f'])"
@@ -262,7 +265,7 @@ def test_b002_a_killed_builder_blocks_nobody(tmp_path):
     assert any(pattern in file.read_text() for file in locks.glob("*.holder"))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    slow.write_text('#!/bin/sh\nexec c++ "$@"\n')
+    flag.unlink()
     start = time.monotonic()
     done = run_python(code, CXX=str(slow))
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -361,3 +362,41 @@ def test_flags_reach_the_compiler():
         extra_cflags=["-DN=13", "-O1"],
     )
     assert (module.f(), again.f()) == (12, 13)
+
+
+def mapped_libraries() -> int:
+    with open("/proc/self/maps", encoding="utf-8") as maps:  # noqa: PTH123 - not a file to encode
+        return sum("/load-" in line for line in maps)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="counts mappings through /proc")
+def test_edits_of_a_cell_do_not_pile_up_in_the_process():
+    gc.collect()
+    before = mapped_libraries()
+    for i in range(12):
+        text = f"void f(int64_t n) {{ if (n == {i}) TVM_FFI_THROW(ValueError) << n; throw {i}; }}"
+        module = cpp_jit.load_inline("edited", cpp_sources=text, functions="f")
+        errors = []
+        for n in (i, i + 1):
+            with pytest.raises((ValueError, RuntimeError)) as caught:
+                module.f(n)
+            errors.append(caught.value)
+        # An error and a kernel may outlive the module; errors outlive the library.
+        kernel = module.f
+        del module, caught
+        gc.collect()
+        with pytest.raises(ValueError, match=str(i)):
+            kernel(i)
+        del kernel
+        gc.collect()
+        assert str(errors[0]) == str(i)
+    del errors
+    gc.collect()
+    assert mapped_libraries() - before <= 10  # those of the last edit at most
+
+
+def test_a_library_that_hands_out_pointers_to_its_code_stays_loaded():
+    text = "#include <thread>\nvoid f() { std::thread([] {}).detach(); }"
+    built = cpp_jit.build_source("threads", cpp_jit.Source(text), exports=["f"])
+    assert not built.unloadable
+    assert cpp_jit.build_source("plain", cpp_jit.Source("void f() {}"), exports=["f"]).unloadable

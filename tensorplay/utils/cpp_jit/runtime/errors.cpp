@@ -18,9 +18,30 @@ using tvm::ffi::Error;
 
 namespace {
 
+// Every error is an object that the engine's own library made: one made here would point to code of
+// this kernel library, and an exception may outlive the library that raised it.
+Error make_error(const char* kind, const std::string& message,
+                 const TVMFFIByteArray* backtrace = nullptr) {
+  TVMFFIByteArray kind_bytes{kind, std::strlen(kind)};
+  TVMFFIByteArray message_bytes{message.data(), message.size()};
+  TVMFFIByteArray none{"", 0};
+  TVMFFIObjectHandle handle = nullptr;
+  if (TVMFFIErrorCreate(&kind_bytes, &message_bytes, backtrace ? backtrace : &none, &handle) != 0) {
+    throw std::bad_alloc();
+  }
+  using tvm::ffi::detail::ObjectUnsafe;
+  return ObjectUnsafe::ObjectRefFromObjectPtr<Error>(
+      ObjectUnsafe::ObjectPtrFromOwned<tvm::ffi::Object>(static_cast<TVMFFIObject*>(handle)));
+}
+
 int raise(const char* kind, const std::string& message) {
-  tvm::ffi::detail::SetSafeCallRaised(Error(kind, message, std::string()));
+  tvm::ffi::detail::SetSafeCallRaised(make_error(kind, message));
   return -1;
+}
+
+[[noreturn]] void throw_here(const char* kind, const std::string& message, int line,
+                             const char* function) {
+  throw make_error(kind, message, TVMFFIBacktrace(__FILE__, line, function, 0));
 }
 
 std::string type_in_flight() {
@@ -131,7 +152,7 @@ int tp_rt_raise_current() {
 int tp_rt_raise(const char* kind, const char* message) { return raise(kind, message); }
 
 void tp_rt_throw(const char* kind, const char* message) {
-  throw Error(kind, message, std::string());
+  throw make_error(kind, message);
 }
 
 void tp_rt_throw_raised() { throw tvm::ffi::detail::MoveFromSafeCallRaised(); }
@@ -140,7 +161,7 @@ void tp_rt_throw_text(const char* kind, tp_rt_text* text, const char* file, int 
                       const char* function) {
   std::string message(text->data ? text->data : "", text->size);
   tp_rt_text_free(text);
-  throw Error(kind, std::move(message), TVMFFIBacktrace(file, line, function, 0));
+  throw make_error(kind, message, TVMFFIBacktrace(file, line, function, 0));
 }
 
 void tp_rt_text_append(tp_rt_text* text, int32_t format, const void* value) {
@@ -185,17 +206,22 @@ void tp_rt_text_free(tp_rt_text* text) {
 }
 
 void tp_rt_bad_dimension(int64_t index, int64_t ndim) {
-  TVM_FFI_THROW(IndexError) << "Index " << index << " out of bounds for tensor with " << ndim
-                            << " dimensions";
+  throw_here("IndexError",
+             "Index " + std::to_string(index) + " out of bounds for tensor with " +
+                 std::to_string(ndim) + " dimensions",
+             __LINE__, "TensorView::size");
 }
 
 void tp_rt_bad_shape_index(int64_t index, int64_t size) {
-  TVM_FFI_THROW(IndexError) << "indexing " << index << " on a Shape of size " << size;
+  throw_here("IndexError",
+             "indexing " + std::to_string(index) + " on a Shape of size " + std::to_string(size),
+             __LINE__, "ShapeView::at");
 }
 
 void tp_rt_no_strides() {
-  TVM_FFI_THROW(InternalError)
-      << "Check failed: (tensor_.strides != nullptr || tensor_.ndim == 0) is false: ";
+  throw_here("InternalError",
+             "Check failed: (tensor_.strides != nullptr || tensor_.ndim == 0) is false: ", __LINE__,
+             "TensorView::strides");
 }
 
 int tp_rt_check_call(const char* function, const tp_rt_type* signature, int32_t count,
