@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor
+from tensorplay.autograd import grad_mode
 from tensorplay.autograd.engine import run_backward
-from tensorplay.autograd.graph import AccumulateGrad, RemovableHandle, edge_of, leaf_hooks
+from tensorplay.autograd.graph import (
+    AccumulateGrad,
+    RemovableHandle,
+    add_to_grad,
+    edge_of,
+    leaf_hooks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,38 +61,49 @@ def _roots(operator: str, tensors: list[Any], grads: Any) -> list[tuple[Edge, Te
                 "have a grad_fn. Set requires_grad on the inputs of the computation."
             )
             raise RuntimeError(message)
-        if gradient is None:
-            if tensor.numel() != 1:
-                message = (
-                    f"[{operator}] grad can be implicitly created only for scalar outputs, got "
-                    f"size {list(tensor.shape)}. Pass a gradient, or reduce with y.sum()."
-                )
-                raise RuntimeError(message)
-            gradient = tensor.detach().new_ones(tensor.shape)
-        elif not isinstance(gradient, Tensor):
+        roots.append((edge, _root_gradient(operator, tensor, gradient, number)))
+    return roots
+
+
+def _root_gradient(operator: str, tensor: Tensor, gradient: Any, number: int) -> Tensor:
+    """Return the gradient to start from: the given one, or 1 for a real scalar."""
+    if gradient is None:
+        if tensor.numel() != 1:
             message = (
-                f"[{operator}] gradients can be either Tensors or None, "
-                f"got {type(gradient).__name__}."
-            )
-            raise TypeError(message)
-        elif gradient.shape != tensor.shape:
-            message = (
-                f"[{operator}] Mismatch in shape: grad_output[{number}] has a shape of "
-                f"{list(gradient.shape)} and output[{number}] has a shape of "
-                f"{list(tensor.shape)}."
+                f"[{operator}] grad can be implicitly created only for scalar outputs, got "
+                f"size {list(tensor.shape)}. Pass a gradient, or reduce with y.sum()."
             )
             raise RuntimeError(message)
-        elif gradient.dtype is not tensor.dtype:
-            gradient = gradient.to(tensor.dtype)
-        roots.append((edge, gradient))
-    return roots
+        if tensor.is_complex():
+            message = (
+                f"[{operator}] grad can be implicitly created only for real scalar outputs, got "
+                f"{tensor.dtype!r}. Pass a gradient, or write y.abs()."
+            )
+            raise RuntimeError(message)
+        ones: Tensor = tensor.detach().new_ones(tensor.shape)
+        return ones
+    if not isinstance(gradient, Tensor):
+        message = (
+            f"[{operator}] gradients can be either Tensors or None, got {type(gradient).__name__}."
+        )
+        raise TypeError(message)
+    if gradient.shape != tensor.shape:
+        message = (
+            f"[{operator}] Mismatch in shape: grad_output[{number}] has a shape of "
+            f"{list(gradient.shape)} and output[{number}] has a shape of {list(tensor.shape)}."
+        )
+        raise RuntimeError(message)
+    if gradient.dtype is not tensor.dtype:
+        cast: Tensor = gradient.to(tensor.dtype)
+        return cast
+    return gradient
 
 
 def backward(
     tensors: Any,
     grad_tensors: Any = None,
-    retain_graph: bool | None = None,  # noqa: FBT001
-    create_graph: bool = False,  # noqa: FBT001, FBT002
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
     grad_variables: Any = None,
     inputs: Any = None,
 ) -> None:
@@ -129,10 +147,13 @@ def backward(
         raise RuntimeError(message)
     edges = [_wanted_edge("backward", tensor, n) for n, tensor in enumerate(wanted)]
     grads = run_backward(roots, retain_graph=keep, create_graph=create_graph, inputs=edges)
-    for tensor, edge, gradient in zip(wanted, edges, grads, strict=True):
-        if gradient is not None and not isinstance(edge.node, AccumulateGrad):
-            kept = gradient.clone() if create_graph else gradient.detach().clone()
-            tensor._grad = kept if tensor._grad is None else tensor._grad + kept
+    found = {id(t): (t, e, g) for t, e, g in zip(wanted, edges, grads, strict=True)}
+    with grad_mode.set_grad_enabled(create_graph):
+        for tensor, edge, gradient in found.values():
+            # A leaf, and a tensor that retains its gradient, got it on the way.
+            got_it = isinstance(edge.node, AccumulateGrad) or edge.node.retains(edge.output_nr)
+            if gradient is not None and not got_it:
+                add_to_grad(tensor, gradient)
 
 
 def _wanted_edge(operator: str, tensor: Any, number: int) -> Edge:
@@ -153,12 +174,12 @@ def grad(
     outputs: Any,
     inputs: Any,
     grad_outputs: Any = None,
-    retain_graph: bool | None = None,  # noqa: FBT001
-    create_graph: bool = False,  # noqa: FBT001, FBT002
-    only_inputs: bool = True,  # noqa: FBT001, FBT002
-    allow_unused: bool | None = None,  # noqa: FBT001
-    is_grads_batched: bool = False,  # noqa: FBT001, FBT002
-    materialize_grads: bool = False,  # noqa: FBT001, FBT002
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
 ) -> Any:
     """Return the gradients of `outputs` with respect to `inputs`; no ``grad`` is touched.
 
@@ -197,14 +218,19 @@ def grad(
     if not only_inputs:
         warnings.warn("[grad] only_inputs=False has no effect.", FutureWarning, stacklevel=2)
     if materialize_grads and allow_unused is False:
-        message = "[grad] expected allow_unused to be True or not passed when materialize_grads=True."
+        message = (
+            "[grad] expected allow_unused to be True or not passed when materialize_grads=True."
+        )
         raise ValueError(message)
     outs = _as_sequence(outputs, "grad", "outputs")
     wanted = _as_sequence(inputs, "grad", "inputs")
+    if not wanted:
+        message = "[grad] argument 'inputs': cannot be empty."
+        raise RuntimeError(message)
     keep = create_graph if retain_graph is None else retain_graph
     edges = [_wanted_edge("grad", tensor, number) for number, tensor in enumerate(wanted)]
 
-    def once(gradients: Any, retain: bool) -> list[Tensor | None]:  # noqa: FBT001
+    def once(gradients: Any, retain: bool) -> list[Tensor | None]:
         return run_backward(
             _roots("grad", outs, gradients),
             retain_graph=retain,
@@ -237,20 +263,24 @@ def _batched(
     outs: list[Any],
     grad_outputs: Any,
     once: Callable[[Any, bool], list[Tensor | None]],
-    keep: bool,  # noqa: FBT001
+    keep: bool,
 ) -> list[Tensor | None]:
-    given = _as_sequence(grad_outputs, "grad", "grad_outputs")
-    for out, gradient in zip(outs, given, strict=True):
-        if not isinstance(gradient, Tensor) or gradient.shape[1:] != out.shape or not gradient.ndim:
-            message = (
-                "[grad] with is_grads_batched=True each gradient needs a first dimension more "
-                f"than its output of size {list(out.shape)}, got "
-                f"{list(gradient.shape) if isinstance(gradient, Tensor) else gradient!r}."
-            )
-            raise RuntimeError(message)
-    count = len(given[0])
+    given = [] if grad_outputs is None else _as_sequence(grad_outputs, "grad", "grad_outputs")
+    sizes = {g.shape[0] for g in given if isinstance(g, Tensor) and g.ndim}
+    fits = len(given) == len(outs) and all(
+        isinstance(g, Tensor) and g.ndim and g.shape[1:] == out.shape
+        for out, g in zip(outs, given, strict=False)
+    )
+    if not fits or len(sizes) != 1 or sizes == {0}:
+        message = (
+            "[grad] with is_grads_batched=True each gradient needs one dimension more than its "
+            f"output, of the same size for all: outputs of {[list(o.shape) for o in outs]}, "
+            f"gradients of {[list(g.shape) if isinstance(g, Tensor) else g for g in given]}."
+        )
+        raise RuntimeError(message)
+    (count,) = sizes
     rows = [once([g[i] for g in given], keep or i + 1 < count) for i in range(count)]
-    from tensorplay.ops import stack  # noqa: PLC0415 - operators lie above this module
+    from tensorplay.ops import stack
 
     return [
         None if any(g is None for g in column) else stack(list(column))
@@ -261,8 +291,8 @@ def _batched(
 def _tensor_backward(
     self: Tensor,
     gradient: Tensor | None = None,
-    retain_graph: bool | None = None,  # noqa: FBT001
-    create_graph: bool = False,  # noqa: FBT001, FBT002
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
     """Add the gradients of this tensor to the ``grad`` of the leaves; see `autograd.backward`."""
@@ -300,7 +330,9 @@ def _register_post_accumulate_grad_hook(
         The tensor is not a leaf, or does not require grad.
     """
     if self.grad_fn is not None or not self.requires_grad:
-        what = "a non-leaf" if self.grad_fn is not None else "a tensor that doesn't require gradient"
+        what = (
+            "a non-leaf" if self.grad_fn is not None else "a tensor that doesn't require gradient"
+        )
         message = f"[register_post_accumulate_grad_hook] cannot register a hook on {what}."
         raise RuntimeError(message)
     return RemovableHandle(leaf_hooks(self).post_accumulate, hook)

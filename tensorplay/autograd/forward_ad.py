@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensorplay._tensor import Tensor
@@ -17,9 +19,11 @@ __all__ = [
     "dual_level",
     "enter_dual_level",
     "exit_dual_level",
+    "is_dual_tensor",
     "make_dual",
     "set_tangent",
     "unpack_dual",
+    "without_tangents",
 ]
 
 
@@ -99,6 +103,28 @@ def set_tangent(tensor: Tensor, tangent: Tensor, operator: str) -> None:
         tangent = tangent.to(tensor._dtype)
     tensor._tangent = tangent
     _state.duals.append(weakref.ref(tensor))
+
+
+@contextmanager
+def without_tangents(tensors: Sequence[Tensor]) -> Iterator[list[Tensor | None]]:
+    """Take the tangents off `tensors` and give them back at the end; the block gets them."""
+    tangents = [tensor._tangent for tensor in tensors]
+    if all(tangent is None for tangent in tangents):
+        yield tangents
+        return
+    try:
+        for tensor in tensors:
+            tensor._tangent = None
+        yield tangents
+    finally:
+        for tensor, tangent in zip(tensors, tangents, strict=True):
+            if tangent is not None:
+                tensor._tangent = tangent
+
+
+def is_dual_tensor(tensor: Tensor) -> bool:
+    """Tell whether `tensor` carries a tangent at the open level."""
+    return _state.active and tensor._tangent is not None
 
 
 def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> Tensor:

@@ -46,6 +46,7 @@ class _GradMode:
         return type(self)()
 
     def __call__(self, function: F) -> F:
+        """Return `function` with the flag set while it runs."""
         if inspect.isgeneratorfunction(function):
 
             @functools.wraps(function)
@@ -82,7 +83,7 @@ class no_grad(_GradMode):  # noqa: N801 - the field's spelling
 
     _mode = False
 
-    def __new__(cls, function: Any = None) -> Any:
+    def __new__(cls, function: Any = None) -> Any:  # noqa: D102 - see the class
         return super().__new__(cls) if function is None else cls()(function)
 
 
@@ -91,7 +92,7 @@ class enable_grad(_GradMode):  # noqa: N801
 
     _mode = True
 
-    def __new__(cls, function: Any = None) -> Any:
+    def __new__(cls, function: Any = None) -> Any:  # noqa: D102 - see the class
         return super().__new__(cls) if function is None else cls()(function)
 
 
@@ -104,7 +105,7 @@ class set_grad_enabled(_GradMode):  # noqa: N801
         Whether operations are recorded from now on.
     """
 
-    def __init__(self, mode: bool) -> None:  # noqa: FBT001
+    def __init__(self, mode: bool) -> None:
         super().__init__()
         self._mode = bool(mode)
         self._before = state.enabled
@@ -121,5 +122,6 @@ class set_grad_enabled(_GradMode):  # noqa: N801
         state.enabled = self._mode
 
     def __call__(self, function: F) -> F:
+        """Return `function` with the flag set while it runs."""
         state.enabled = self._before  # used as a decorator: only the calls are affected
         return super().__call__(function)

@@ -145,6 +145,14 @@ class Node:
             self._retain = {}
         self._retain[tensor._output_nr] = weakref.ref(tensor)
 
+    def stop_retaining(self, tensor: Tensor) -> bool:
+        """Take back `retain` for `tensor`; return whether there was anything to take back."""
+        held = None if self._retain is None else self._retain.get(tensor._output_nr)
+        if self._retain is None or held is None or held() is not tensor:
+            return False
+        del self._retain[tensor._output_nr]
+        return True
+
     def retains(self, output_nr: int) -> bool:
         """Tell whether `retain` was called for output `output_nr`."""
         return self._retain is not None and output_nr in self._retain
@@ -212,10 +220,9 @@ class LeafHooks:
 
 def leaf_hooks(tensor: Tensor) -> LeafHooks:
     """Return the hooks of the leaf `tensor`, to add to."""
-    hooks = tensor._hooks
+    hooks: LeafHooks | None = tensor._hooks
     if hooks is None:
         hooks = tensor._hooks = LeafHooks()
-    assert isinstance(hooks, LeafHooks)
     return hooks
 
 
@@ -245,16 +252,19 @@ class SavedTensor:
     node and tensor would hold each other.
     """
 
-    __slots__ = ("_output_nr", "_tensor", "_version", "_wants_grad")
+    __slots__ = ("_output_nr", "_tensor", "_version", "_wants_grad", "computed")
 
-    def __init__(self, tensor: Tensor, output_nr: int | None = None) -> None:
+    def __init__(
+        self, tensor: Tensor, output_nr: int | None = None, *, computed: bool = False
+    ) -> None:
         self._tensor = tensor if output_nr is None else tensor.detach()
         self._output_nr = output_nr
         self._version = tensor._version
         self._wants_grad = tensor._requires_grad
+        self.computed = computed  # neither input nor output of the saving node
 
-    def unpack(self, node: Node) -> Tensor:
-        """Return the tensor with its history.
+    def unpack(self, node: Node | None) -> Tensor:
+        """Return the tensor with its history, which for an output is `node`.
 
         Raises
         ------
@@ -263,7 +273,7 @@ class SavedTensor:
         """
         tensor = self._tensor
         if tensor._version != self._version:
-            maker = node.name() if self._output_nr is not None else None
+            maker = None if self._output_nr is None or node is None else node.name()
             if maker is None and tensor._grad_fn is not None:
                 maker = tensor._grad_fn.name()
             origin = "" if maker is None else f", which is output {tensor._output_nr} of {maker},"
@@ -275,7 +285,7 @@ class SavedTensor:
                 "gradient, or write x.clone() before the in-place operation."
             )
             raise RuntimeError(message)
-        if self._output_nr is None or not self._wants_grad:
+        if self._output_nr is None or node is None or node.outputs[self._output_nr] is None:
             return tensor
         result = tensor.detach()
         result._grad_fn, result._output_nr, result._requires_grad = node, self._output_nr, True

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from tensorplay._tensor import Tensor, spec_of
+import numpy as np
+
+from tensorplay._tensor import Spec, Tensor, spec_of, wrap
 from tensorplay.autograd import grad_mode
-from tensorplay.autograd.engine import run_backward
-from tensorplay.autograd.graph import FREED, Node, edge_of
+from tensorplay.autograd.engine import check_gradient, run_backward
+from tensorplay.autograd.function_context import zeros_of
+from tensorplay.autograd.graph import Node, edge_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-__all__ = ["check_writable", "rebase_history"]
+__all__ = ["ViewOfInput", "check_writable", "rebase_history"]
 
 
 def check_writable(tensor: Tensor, operator: str) -> None:
@@ -24,26 +24,8 @@ def check_writable(tensor: Tensor, operator: str) -> None:
         Recording is on and the tensor is a leaf that requires grad or a view of one; or several
         elements of the tensor share one place in memory.
     """
-    base = tensor._base
-    if grad_mode.state.enabled and base is not None and base.requires_grad and not tensor.requires_grad:
-        raise RuntimeError(
-            f"[{operator}] argument 'input': a view was created in no_grad mode and is being "
-            "modified inplace with grad mode enabled, so that its base would not know. Make the "
-            "view again where the write is, or write inside of no_grad() too."
-        )
-    if tensor.requires_grad and grad_mode.state.enabled:
-        leaf = (
-            "a leaf Variable" if tensor._grad_fn is None
-            else "a view of a leaf Variable" if base is not None and base.is_leaf and base.requires_grad
-            else None
-        )  # fmt: skip
-        if leaf is not None:
-            message = (
-                f"[{operator}] {leaf} that requires grad is being used in an in-place operation. "
-                "Write `with tensorplay.no_grad():` around it, or use the out-of-place form: "
-                "leaf Variable that requires grad is being used in an in-place operation."
-            )
-            raise RuntimeError(message)
+    if grad_mode.state.enabled:
+        _check_recordable(tensor, operator)
     array = tensor._array
     # NumPy gives tensors without elements strides of zero.
     if array.size and any(
@@ -58,47 +40,114 @@ def check_writable(tensor: Tensor, operator: str) -> None:
         raise RuntimeError(message)
 
 
+def _check_recordable(tensor: Tensor, operator: str) -> None:
+    base = tensor._base
+    if base is not None and isinstance(tensor._replay, ViewOfInput):
+        tensor._replay(base)
+    if not tensor.requires_grad:
+        if base is not None and base.requires_grad:
+            message = (
+                f"[{operator}] argument 'input': a view was created in no_grad mode and is being "
+                "modified inplace with grad mode enabled, so that its base would not know. Make "
+                "the view again where the write is, or write inside of no_grad() too."
+            )
+            raise RuntimeError(message)
+        return
+    if tensor._grad_fn is None:
+        what = "a leaf Variable"
+    elif base is not None and base.is_leaf and base.requires_grad:
+        what = "a view of a leaf Variable"
+    else:
+        return
+    message = (
+        f"[{operator}] {what} that requires grad is being used in an in-place operation. "
+        "Write `with tensorplay.no_grad():` around it, or use the out-of-place form."
+    )
+    raise RuntimeError(message)
+
+
+class ViewOfInput:
+    """Stands where a view says how to make it again, for a view that must not be written.
+
+    An output of a `Function` that is a view of an input has the history that the Function's
+    formula gives it; a write through the view, or to the base, would bypass the formula.
+    """
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+
+    def __call__(self, base: Tensor) -> Tensor:
+        """Refuse."""
+        message = (
+            f"[{self.function}] an output of this Function is a view of its input of size "
+            f"{list(base.shape)}, and one of them is being modified in place, which hides the "
+            "gradient formula. Return a clone from forward."
+        )
+        raise RuntimeError(message)
+
+
 class CopySlices(Node):
     """History of a base after a write through one of its views.
 
     Outside of the view the gradient passes; inside it goes through the node of the write.
+
+    Parameters
+    ----------
+    base
+        The tensor, with its history from before the write.
+    inner
+        Node of the write, with the view as its input `input_nr`.
+    input_nr
+        Which edge of `inner` leads to the history of the view.
+    replay
+        Makes the view from a base.
     """
 
-    __slots__ = ("base", "inner", "replay")
+    __slots__ = ("base", "inner", "input_nr", "replay")
 
-    def __init__(self, base: Tensor, inner: Node, replay: Callable[[Tensor], Tensor]) -> None:
-        super().__init__((edge_of(base), *inner.edges[1:]), (spec_of(base),))
-        self.base = self.outputs[0]
-        self.inner: Node | None = inner
+    def __init__(
+        self, base: Tensor, inner: Node, input_nr: int, replay: Callable[[Tensor], Tensor]
+    ) -> None:
+        edges = list(inner.edges)
+        edges[input_nr] = edge_of(base)
+        self.base = spec_of(base)
+        super().__init__(edges, (self.base,))
+        self.inner = inner
+        self.input_nr = input_nr
         self.replay = replay
 
-    def apply(
-        self, grads: list[Tensor | None], needed: Sequence[bool]
-    ) -> Sequence[Tensor | None]:
+    def apply(self, grads: list[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
         """Split the gradient between what the write kept and what it replaced."""
         grad = grads[0]
         if grad is None:
             return [None] * len(self.edges)
-        if self.inner is None:
-            raise RuntimeError(FREED)
-        inside = self.replay(grad.contiguous())
-        first, *others = self.inner.apply([inside], [needed[0], *needed[1:]])
-        if not needed[0]:
-            return [None, *others]
-        covered = self._adjoint(inside.new_ones(inside.shape).detach()).ne(0)
-        if first is None:
-            return [grad.masked_fill(covered, 0), *others]
-        return [self._adjoint(first).where(covered, grad), *others]
+        inside = self.replay(grad)
+        results = list(self.inner.apply([inside], needed))
+        if len(results) != len(self.edges):
+            return results  # the engine says what is wrong with that
+        position = self.input_nr
+        if needed[position]:
+            covered = self._adjoint(wrap(np.ones(inside.shape, grad._dtype.numpy))).ne(0)
+            kept = results[position]
+            if kept is None:
+                results[position] = grad.masked_fill(covered, 0)
+            else:
+                where = f"Function {self.inner.name()} returned an invalid gradient at index"
+                spec = Spec(inside.shape, inside.dtype)
+                kept = check_gradient(kept, spec, f"{where} {position}")
+                results[position] = self._adjoint(kept).where(covered, grad)
+        return results
 
     def _adjoint(self, value: Tensor) -> Tensor:
         """Put `value`, shaped like the view, into zeros shaped like the base."""
         recording = grad_mode.state.enabled
         with grad_mode.enable_grad():
-            base = value.new_zeros(self.base.shape).requires_grad_()
-            view = self.replay(base)
-        source, target = edge_of(view), edge_of(base)
-        assert source is not None
-        assert target is not None
+            base = wrap(np.zeros(self.base.shape, self.base.dtype.numpy), self.base.dtype)
+            base._requires_grad = True
+            source, target = edge_of(self.replay(base)), edge_of(base)
+        if source is None or target is None:
+            message = f"[{self.name()}] the view cannot be made again from its base."
+            raise RuntimeError(message)
         (result,) = run_backward(
             [(source, value)],
             retain_graph=False,
@@ -106,31 +155,49 @@ class CopySlices(Node):
             inputs=[target],
             accumulate=False,
         )
-        assert result is not None
-        return result
+        return zeros_of(self.base) if result is None else result
+
+    def name(self) -> str:
+        """Return the name shown to people."""
+        return "CopySlices"
 
     def release(self) -> None:
-        """Free what the node of the write saved.
-
-        That node is itself part of a second derivative if it saved its result. It is then still
-        to run, and holds what it saved until then.
-        """
-        if self.inner is not None and self.inner.holds_values():
-            self.inner = None
+        """Free what the node of the write saved."""
+        self.inner.release()
 
 
-def rebase_history(tensor: Tensor, node: Node) -> None:
+def rebase_history(tensor: Tensor, node: Node, *, output_nr: int = 0, input_nr: int = 0) -> None:
     """Make `node`, which recorded an in-place write to `tensor`, its history.
 
-    The first edge of `node` must lead to the old history of `tensor`. If the tensor is a view, the
-    base gets a history that contains the write, and all views follow.
+    If the tensor is a view, the base gets a history that contains the write, and all views follow.
+
+    Parameters
+    ----------
+    tensor
+        What was written.
+    node
+        Node of the write.
+    output_nr
+        Which output of the node the tensor is; 0 if it is a view.
+    input_nr
+        Which edge of the node leads to the old history of the tensor.
     """
     base, replay = tensor._base, tensor._replay
     if base is None or replay is None:
-        tensor._grad_fn, tensor._output_nr, tensor._requires_grad = node, 0, True
+        _move_history(tensor, node, output_nr)
         tensor._shared_counter().history += 1
         return
-    base._grad_fn, base._output_nr = CopySlices(base, node, replay), 0
-    base._requires_grad = True
+    _move_history(base, CopySlices(base, node, input_nr, replay), 0)
     tensor._shared_counter().history += 1
+    retained = tensor._grad_fn is not None and tensor._grad_fn.stop_retaining(tensor)
     tensor._synchronise()
+    if retained:
+        tensor._grad_fn.retain(tensor)
+
+
+def _move_history(tensor: Tensor, node: Node, output_nr: int) -> None:
+    """Give `tensor` a new node; a retained gradient is from now on that of the new value."""
+    retained = tensor._grad_fn is not None and tensor._grad_fn.stop_retaining(tensor)
+    tensor._grad_fn, tensor._output_nr, tensor._requires_grad = node, output_nr, True
+    if retained:
+        node.retain(tensor)

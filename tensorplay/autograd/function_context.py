@@ -1,0 +1,305 @@
+"""What the forward step of a `Function` keeps for its derivative, and the node that uses it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorplay._tensor import Spec, Tensor, wrap
+from tensorplay.autograd import grad_mode
+from tensorplay.autograd.graph import FREED, Node, SavedTensor, edge_of
+
+__all__ = ["FunctionContext", "FunctionNode", "zeros_of"]
+
+
+class FunctionContext:
+    """What `forward` leaves for `backward`; also a place for attributes of the user's own.
+
+    A tensor that `forward` computes has no history, so a second derivative would miss its share.
+    Such tensors are marked when the step is recorded: used in a differentiated `backward`, they
+    raise if a derivative reaches them.
+    """
+
+    # The fields of the context are slots, so that ``__dict__`` holds what the user sets, only.
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_computed",
+        "_dirty",
+        "_for_forward",
+        "_freed",
+        "_in_jvp",
+        "_input_ids",
+        "_materialize",
+        "_node",
+        "_non_differentiable",
+        "_saved",
+        "_to_save",
+        "_tracked",
+        "needs_input_grad",
+    )
+
+    def __init__(self, needs_input_grad: tuple[Any, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self._to_save: tuple[Tensor | None, ...] = ()
+        self._for_forward: tuple[Tensor | None, ...] = ()
+        self._saved: list[SavedTensor | None] | None = None
+        self._freed = False
+        self._node: Callable[[], Node | None] = lambda: None
+        self._dirty: tuple[Tensor, ...] = ()
+        self._non_differentiable: tuple[Tensor, ...] = ()
+        self._materialize = True
+        self._in_jvp = False
+        self._input_ids: frozenset[int] = frozenset()
+        self._computed: dict[str, Any] = {}  # attributes with tensors that have no history
+        self._tracked = False  # whether a derivative of the running `backward` will be taken
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = self._computed[name]
+        except KeyError:
+            message = f"the context of this Function has no attribute {name!r}"
+            raise AttributeError(message) from None
+        return self._marked(value, f"ctx.{name}")
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep inputs or outputs for `backward`; the last call counts.
+
+        Raises
+        ------
+        TypeError
+            An argument is neither a tensor nor None; set it as an attribute instead.
+        """
+        self._to_save = _tensors_only("save_for_backward", tensors)
+
+    def save_for_forward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for `jvp`."""
+        self._for_forward = _tensors_only("save_for_forward", tensors)
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """The tensors kept by `save_for_backward`, in order; in `jvp` those of `save_for_forward`.
+
+        Raises
+        ------
+        RuntimeError
+            One was changed in place since, or the graph was freed.
+        """
+        if self._in_jvp and self._for_forward:
+            return self._for_forward
+        if self._freed:
+            raise RuntimeError(FREED)
+        if self._saved is None:
+            return self._to_save
+        node = self._node()
+        found: list[Tensor | None] = []
+        for number, saved in enumerate(self._saved):
+            tensor = None if saved is None else saved.unpack(node)
+            if saved is not None and saved.computed:
+                tensor = self._marked(tensor, f"ctx.saved_tensors[{number}]")
+            found.append(tensor)
+        return tuple(found)
+
+    @property
+    def saved_for_forward(self) -> tuple[Any, ...]:
+        """The tensors kept by `save_for_forward`."""
+        return self._for_forward
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Say which inputs were changed in place; they must be returned."""
+        self._dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Say which outputs carry no gradient."""
+        self._non_differentiable = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Choose whether missing gradients of outputs arrive as zeros (True) or None."""
+        self._materialize = bool(value)
+
+    def _keep(self, node: Node, outputs: Sequence[Any]) -> None:
+        """Turn the tensors to save into saved ones; those that are outputs lose their history."""
+        self._node = weakref.ref(node)
+        dirty = {id(t) for t in self._dirty}
+        # An input that is returned unchanged is still an input here.
+        numbers = {
+            id(out): number
+            for number, out in enumerate(outputs)
+            if id(out) not in self._input_ids or id(out) in dirty
+        }
+        self._saved = [
+            None if t is None
+            else SavedTensor(t, numbers.get(id(t)), computed=self._is_computed(t, numbers))
+            for t in self._to_save
+        ]  # fmt: skip
+        self._to_save = ()
+        for name, value in list(self.__dict__.items()):
+            if any(self._is_computed(t, numbers) for t in _tensors_of(value)):
+                self._computed[name] = self.__dict__.pop(name)
+
+    def _is_computed(self, tensor: Tensor, outputs: Mapping[int, int]) -> bool:
+        """Tell whether a tensor is neither input nor output nor has a history of its own."""
+        return (
+            tensor._dtype.is_differentiable
+            and not tensor._requires_grad
+            and id(tensor) not in self._input_ids
+            and id(tensor) not in outputs
+        )
+
+    def _marked(self, value: Any, name: str) -> Any:
+        node = self._node()
+        if not self._tracked or not grad_mode.state.enabled or node is None:
+            return value
+        return _with_marks(value, name, node)
+
+    def _free(self) -> None:
+        if self._saved:
+            self._saved = []
+            self._freed = True
+
+
+def _tensors_only(operator: str, tensors: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    for number, tensor in enumerate(tensors):
+        if tensor is not None and not isinstance(tensor, Tensor):
+            message = (
+                f"[{operator}] {operator} can only save variables, but argument {number} "
+                f"is of type {type(tensor).__name__}. Set it as an attribute of ctx."
+            )
+            raise TypeError(message)
+    return tensors
+
+
+def _tensors_of(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [tensor for member in value for tensor in _tensors_of(member)]
+    return []
+
+
+def _with_marks(value: Any, name: str, node: Node) -> Any:
+    """Return `value` with tensors that raise when a derivative reaches them."""
+    if isinstance(value, Tensor):
+        if value._requires_grad or not value._dtype.is_differentiable:
+            return value
+        twin = value.detach()
+        twin._grad_fn, twin._requires_grad = ComputedInForward(name, node, twin), True
+        return twin
+    if type(value) in {list, tuple}:
+        return type(value)(_with_marks(v, f"{name}[{i}]", node) for i, v in enumerate(value))
+    if type(value) is dict:
+        return {k: _with_marks(v, f"{name}[{k!r}]", node) for k, v in value.items()}
+    return value
+
+
+class ComputedInForward(Node):
+    """History of a tensor that was computed in `forward`: unknown, so it can only raise."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, name: str, node: Node, tensor: Tensor) -> None:
+        # The edges lead where the true history would, so that passes to the inputs come by.
+        super().__init__(node.edges, (Spec(tensor._array.shape, tensor._dtype),))
+        self._message = (
+            f"[{node.name()}] {name} was computed in forward and is neither an input nor an "
+            "output, so it has no history, and a second derivative through it would be wrong. "
+            "Return it as an output and save that, or compute it again in backward from saved "
+            "inputs; pass constants as arguments."
+        )
+
+    def apply(self, grads: list[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
+        """Raise."""
+        raise RuntimeError(self._message)
+
+
+class FunctionNode(Node):
+    """Node of a joint backward formula: one call gives the gradients of all inputs.
+
+    Parameters
+    ----------
+    name
+        Name shown to people.
+    ctx
+        The filled context.
+    formula
+        ``formula(ctx, *grads)`` returns one gradient, or None, per input.
+    inputs
+        The arguments; those that are tensors may get a gradient.
+    given
+        How many of them the caller wrote; the rest are defaults, and need no entry in the result.
+    """
+
+    __slots__ = ("_name", "ctx", "formula", "given", "zeros")
+
+    takes_undefined = True
+
+    def __init__(
+        self,
+        name: str,
+        ctx: FunctionContext,
+        formula: Callable[..., Any],
+        inputs: Sequence[Any],
+        given: int | None = None,
+    ) -> None:
+        super().__init__([edge_of(x) if isinstance(x, Tensor) else None for x in inputs])
+        self._name = name
+        self.ctx = ctx
+        self.formula = formula
+        self.given = len(inputs) if given is None else given
+        # Shapes of outputs without a gradient, whose slots in the formula get zeros all the same.
+        self.zeros: dict[int, Spec] = {}
+        ctx._input_ids = frozenset(id(x) for x in inputs if isinstance(x, Tensor))
+
+    def name(self) -> str:
+        """Return the name shown to people."""
+        return self._name
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """The tensors that the context keeps."""
+        return self.ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        # Attributes that the user set on ctx can be read from the node, as in the field.
+        return getattr(object.__getattribute__(self, "ctx"), name)
+
+    def apply(self, grads: list[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
+        """Call the formula and check how much it returns."""
+        ctx = self.ctx
+        arguments = list(grads)
+        if ctx._materialize:
+            for number, spec in enumerate(self.outputs):
+                shape = self.zeros.get(number) if spec is None else spec
+                if arguments[number] is None and shape is not None:
+                    arguments[number] = zeros_of(shape)
+        outer, ctx._tracked = ctx._tracked, grad_mode.state.enabled
+        try:
+            results = self.formula(ctx, *arguments)
+        finally:
+            ctx._tracked = outer
+        if not isinstance(results, (tuple, list)):
+            results = (results,)
+        count = len(self.edges)
+        if len(results) < self.given or any(x is not None for x in results[count:]):
+            message = (
+                f"function {self._name} returned an incorrect number of gradients "
+                f"(expected {self.given}, got {len(results)})"
+            )
+            raise RuntimeError(message)
+        padded = [*results[:count], *[None] * (count - len(results))]
+        # A gradient for an input that needs none is dropped unseen, as its type may be anything.
+        return [None if edge is None else x for edge, x in zip(self.edges, padded, strict=True)]
+
+    def release(self) -> None:
+        """Free the saved tensors."""
+        self.ctx._free()
+
+
+def zeros_of(spec: Spec) -> Tensor:
+    """Return zeros of the shape and type of `spec`."""
+    return wrap(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
