@@ -123,13 +123,15 @@ class Cell:
 
 
 def _plain(node: yaml.Node, loader: yaml.SafeLoader) -> Any:
-    return loader.construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+    return loader.construct_object(node, deep=True)
 
 
 class _FrontReader:
     """Reads the YAML of a front matter and keeps the line of every key."""
 
-    def __init__(self, text: str, first_line: int, cell_name: str, cell_text: str, cell_first: int):
+    def __init__(
+        self, text: str, first_line: int, cell_name: str, cell_text: str, cell_first: int
+    ) -> None:
         self.text = text
         self.first_line = first_line
         self.where = (cell_name, cell_text.split("\n"), cell_first)
@@ -159,7 +161,7 @@ class _FrontReader:
                 raise self.error(message, self.line(root))
             return self.root(root, loader)
         finally:
-            loader.dispose()  # type: ignore[no-untyped-call]
+            loader.dispose()
 
     def line(self, node: yaml.Node) -> int:
         return self.first_line + int(node.start_mark.line)
@@ -254,15 +256,17 @@ def parse_cell(text: str, *, name: str = "cell", first_line: int = 1) -> Cell:
         entries=entries,
         source=parse_source(text, first_line=first_line),
         flags=tuple(_text_flags(text, name, first_line)),
-        includes=tuple(re.findall(r'^[ \t]*#[ \t]*include[ \t]*([<"][^>"]+[>"])', text, re.MULTILINE)),
+        includes=tuple(
+            re.findall(r'^[ \t]*#[ \t]*include[ \t]*([<"][^>"]+[>"])', text, re.MULTILINE)
+        ),
     )
 
 
 def _text_flags(text: str, name: str, first_line: int) -> Sequence[str]:
-    """Flags given in ``// tpkernel: flags = …`` comments before the first code."""
+    """Return flags given in ``// tpkernel: flags = …`` comments before the first code."""
     flags = []
-    for offset, line in enumerate(text.split("\n")):
-        line = line.rstrip("\r")
+    for offset, whole in enumerate(text.split("\n")):
+        line = whole.rstrip("\r")
         found = _OPTION.match(line)
         if found is not None:
             if found["name"] != "flags":

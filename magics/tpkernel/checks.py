@@ -7,6 +7,7 @@ run: after a crash that is the last thing known.
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -94,7 +95,7 @@ def _gradchecks(
         return
     try:
         samples = make_samples(spec, seed=seed)
-    except Exception as problem:
+    except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
         yield Finding("gradcheck", spec.name, "error", f"samples: {_said(problem)}")
         return
     for sample in samples:
@@ -133,8 +134,13 @@ def _gradcheck(
         def call(*tensors: Any) -> Any:
             return definition(**{**arguments, **dict(zip(differentiable, tensors, strict=True))})
 
+        # The names that the report gives to inputs are those of the function's parameters.
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(n, kind) for n in differentiable]
+        )
         report = tp.autograd.gradcheck_report(call, tuple(arguments[n] for n in differentiable))
-    except Exception as problem:
+    except Exception as problem:  # noqa: BLE001  (a person's kernel and formula, any error)
         yield Finding("gradcheck", spec.name, "error", f"on {sample.text}: {_said(problem)}")
         return
     yield GradcheckFacts(
@@ -197,7 +203,7 @@ def _validation(
     """Call the operator once per dtype, device and layout of each argument, and note its answer."""
     try:
         sample = make_samples(spec, seed=seed)[-1]
-    except Exception as problem:
+    except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
         yield Finding("validation", spec.name, "error", f"samples: {_said(problem)}")
         return
     base = preferred_dtypes(spec)
@@ -247,7 +253,7 @@ def _row(
             arguments[names[0]] = _strided(arguments[names[0]])
         with tp.no_grad():
             definition(**arguments)
-    except Exception as problem:  # every refusal is what the table shows
+    except Exception as problem:  # noqa: BLE001  (every refusal is what the table shows)
         message = _said(problem)
     return ValidationRow(
         operator=spec.name,

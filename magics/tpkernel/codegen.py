@@ -84,11 +84,12 @@ def _export(kernel: KernelSpec) -> str:
             entries = ", ".join(_dim(entry, symbols) for entry in rule.entries)
             if rank:
                 lines.append(f"static const tp_dim {dims}[] = {{{entries}}};")
+        variable = variables.index(argument.variable) if argument.variable in variables else -1
         rows.append(
             f"    {{{_text(argument.name)}, {_text(argument.cpp_type)}, {_KINDS[argument.kind]}, "
             f"{-1 if rank is None else rank}, {_dtype_bits(argument.dtypes)}, "
             f"{_flags(argument, alias_ok=kernel.alias_ok)}, "
-            f"{variables.index(argument.variable) if argument.variable in variables else -1}, {like}, "
+            f"{variable}, {like}, "
             f"{_integer(argument.low)}, {_integer(argument.high)}, {dims}}},"
         )
     table = "nullptr"
@@ -151,15 +152,16 @@ def _flags(argument: Argument, *, alias_ok: bool) -> str:
 
 
 def _forward(kernel: KernelSpec) -> list[str]:
-    """A plain kernel: guard, then the engine's export."""
+    """Call a plain kernel: guard, then the engine's export."""
     return [
         f"if (tp_rt_guard(&tp_guard_{kernel.name}, args, count, nullptr, nullptr) != 0) return -1;",
-        f"return ::tensorplay::jit::call(&::{kernel.name}, {_text(kernel.name)}, args, count, result);",
+        f"return ::tensorplay::jit::call(&::{kernel.name}, {_text(kernel.name)},",
+        "                                args, count, result);",
     ]
 
 
 def _dispatch(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
-    """A kernel over typed views: guard, then the instance for the dtypes found."""
+    """Call a kernel over typed views: guard, then the instance for the dtypes found."""
     tensors = len(kernel.tensors)
     views = "views" if tensors else "nullptr"
     codes = "codes" if variables else "nullptr"
@@ -173,7 +175,8 @@ def _dispatch(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
         "try {",
     ]
     for number, instance in enumerate(kernel.instances):
-        call = f"::{kernel.name}{_template_arguments(variables, instance)}({_arguments(kernel, instance)});"
+        call = f"::{kernel.name}{_template_arguments(variables, instance)}"
+        call += f"({_arguments(kernel, instance)});"
         tests = " && ".join(
             f"codes[{i}] == TP_DTYPE_{instance[v].upper()}" for i, v in enumerate(variables)
         )

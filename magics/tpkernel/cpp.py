@@ -1,10 +1,10 @@
-"""What the C++ of a cell says, read with tree-sitter: functions, parameters, and how tensors are used.
+"""What the C++ of a cell says: functions, parameters, and how tensors are used.
 
-tree-sitter recovers from half-written code, so a cell that does not compile still tells which
-names it defines (they are blocked until it builds). Nothing here judges validity: the compiler
-does. What is derived here decides which guard stands before a kernel, so every rule errs on the
-side of refusing: an argument whose use cannot be followed counts as possibly written and as
-indexed flat.
+Read with tree-sitter, which recovers from half-written code: a cell that does not compile still
+tells which names it defines, and they are blocked until it builds. Nothing here judges validity:
+the compiler does. What is derived here decides which guard stands before a kernel, so every rule
+errs on the side of refusing: an argument whose use cannot be followed counts as possibly written
+and as indexed flat.
 """
 
 from __future__ import annotations
@@ -435,21 +435,28 @@ class _Reader:
         elif parent.type == "pointer_expression" and self.text(parent).startswith("*"):
             facts.merge_written(self.written(parent))
         elif parent.type == "init_declarator":
-            name, _ = self.declared(parent.child_by_field_name("declarator"))
-            declaration = self.text(parent.parent)
-            if name is None or declaration.lstrip().startswith("const "):
+            declarator = parent.child_by_field_name("declarator")
+            name, _ = self.declared(declarator)
+            pointer = declarator is not None and declarator.type == "pointer_declarator"
+            if name is None or (pointer and self.is_const(parent.parent)):
                 return  # a pointer to const: nothing is written through it
             self.variable(self.text(name), name, body, facts, depth)
-        elif parent.type == "expression_statement" or (parent.type == "binary_expression"):
+        elif parent.type in {"expression_statement", "binary_expression"}:
             return  # advanced or compared, not dereferenced
         else:
             facts.merge_written(None)
+
+    def is_const(self, declaration: Node | None) -> bool:
+        """Whether a declaration's own type is const, as in ``const float* p``."""
+        return declaration is not None and any(
+            c.type == "type_qualifier" and self.text(c) == "const" for c in declaration.children
+        )
 
     def variable(self, name: str, declared: Node, body: Node, facts: _Facts, depth: int) -> None:
         for node in _walk(body):
             if node.type == "identifier" and self.text(node) == name and node != declared:
                 parent = node.parent
-                if parent is not None and parent.type in ("field_expression",):
+                if parent is not None and parent.type == "field_expression":
                     continue
                 self.through(node, body, facts, depth + 1)
 
@@ -471,8 +478,7 @@ class _Reader:
         if parent.type == "init_declarator":
             declarator = parent.child_by_field_name("declarator")
             reference = declarator is not None and declarator.type == "reference_declarator"
-            constant = self.text(parent.parent).lstrip().startswith("const ")
-            return None if reference and not constant else False
+            return None if reference and not self.is_const(parent.parent) else False
         if parent.type == "argument_list" and parent.parent is not None:
             callee = self.text(parent.parent.child_by_field_name("function"))
             return callee in _WRITING_CALLS
@@ -575,14 +581,11 @@ def parse_source(text: str, *, first_line: int = 1) -> Source:
     for function in functions:
         parameters = []
         for parameter in function.parameters:
-            view = parameter.view
+            view, use = parameter.view, parameter.use
             if view is not None:
-                parameter = replace(
-                    parameter,
-                    view=replace(view, element=reader.resolve(view.element)),
-                )
+                view = replace(view, element=reader.resolve(view.element))
             if parameter.is_tensor and function.name in reader.bodies:
-                parameter = replace(parameter, use=reader.use(function.name, parameter.name))
-            parameters.append(parameter)
+                use = reader.use(function.name, parameter.name)
+            parameters.append(replace(parameter, view=view, use=use))
         done.append(replace(function, parameters=tuple(parameters)))
     return Source(tuple(done), frozenset(reader.classes), dict(reader.aliases))

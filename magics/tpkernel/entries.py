@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -53,10 +54,12 @@ class EntryReader:
     def error(
         self, message: str, key: str = "", *, line: int | None = None, column: int | None = None
     ) -> CellError:
+        """Make an error about this operator that points at a key of its entry, or at a line."""
         at = line if line is not None else self.entry.line_of(key)
         return self.cell.error(message, line=at, column=column, subject=self.subject)
 
     def operator(self, origin: str = "front matter") -> OperatorSpec:
+        """Read the whole entry."""
         schema = self.schema()
         function = self.function(schema)
         kernel, returned = self.kernel(schema, function)
@@ -85,6 +88,7 @@ class EntryReader:
     # -- schema and function ------------------------------------------------------------------
 
     def schema(self) -> FunctionSchema:
+        """Parse the schema and check its names."""
         text = self.entry.values.get("op")
         if not isinstance(text, str) or not text.strip():
             message = "the front matter needs 'op: namespace::name(Tensor x) -> Tensor'"
@@ -104,6 +108,7 @@ class EntryReader:
         return schema
 
     def function(self, schema: FunctionSchema) -> Function:
+        """Find the C++ function behind the operator."""
         values = self.entry.values
         name = values.get("kernel", schema.name)
         named = [f for f in self.cell.functions if f.name == name]
@@ -132,7 +137,7 @@ class EntryReader:
             )
             raise self.error(message, "op")
         own = list(returns)
-        tensor_result = self.parent.resolve(function.return_type) not in ("void",)
+        tensor_result = self.parent.resolve(function.return_type) != "void"
         outs = 0 if tensor_result else len(own)
         expected = len(inputs) + outs
         if len(parameters) != expected:
@@ -140,7 +145,8 @@ class EntryReader:
             message = (
                 f"expected {expected} parameters in '{function.name}' ({', '.join(wanted)}: the "
                 f"schema's arguments in order, then the outputs), got {len(parameters)} "
-                f"({', '.join(p.name for p in parameters) or 'none'}). Make schema and function agree."
+                f"({', '.join(p.name for p in parameters) or 'none'}). Make schema and function "
+                "agree."
             )
             raise self.error(message, line=function.line, column=function.column)
         if tensor_result and writes:
@@ -235,6 +241,7 @@ class EntryReader:
     def check_direction(
         self, argument: SchemaArgument, parameter: Parameter, made: Argument
     ) -> None:
+        """Match the signature against the schema; return the kernel and what it returns itself."""
         name = argument.name
         if made.role == "out" or (
             parameter.view is not None and made.role == "inout" and not argument.is_write
@@ -260,6 +267,8 @@ class EntryReader:
     def output(
         self, parameter: Parameter, function: Function, returns: Sequence[Any], position: int
     ) -> Argument:
+        """Match one C++ parameter with an output."""
+        """Match one C++ parameter with an output."""
         made = self.parent.argument(parameter, function)
         if made.kind != "tensor" or (parameter.view is not None and made.role != "out"):
             message = (
@@ -280,6 +289,7 @@ class EntryReader:
     def dtypes(
         self, arguments: tuple[Argument, ...], function: Function
     ) -> tuple[list[Argument], tuple[Mapping[str, str], ...]]:
+        """Put admitted dtypes into the arguments; return them and the instances to build."""
         declared = self.declared_dtypes(function)
         for template in function.templates:
             if template.startswith("="):
@@ -297,28 +307,36 @@ class EntryReader:
                 raise self.error(message, line=function.line, column=function.column)
         done: list[Argument] = []
         for argument in arguments:
+            open_input = (
+                argument.kind == "tensor" and argument.role != "out" and not argument.dtypes
+            )
             if argument.variable is not None:
-                argument = replace(argument, dtypes=declared[argument.variable])
-            elif argument.kind == "tensor" and not function.has_views and "" in declared:
-                if not argument.dtypes and argument.role != "out":
-                    argument = replace(argument, dtypes=declared[""], because="from dtypes")
-            done.append(argument)
+                done.append(replace(argument, dtypes=declared[argument.variable]))
+            elif open_input and "" in declared:
+                done.append(replace(argument, dtypes=declared[""], because="from dtypes"))
+            else:
+                done.append(argument)
         if not function.has_views:
             return done, ({},)
         names = list(function.templates)
-        combos = [dict(zip(names, c, strict=True)) for c in product(*(declared[n] for n in names))]
         if len(names) > _MAX_TEMPLATES:
-            message = f"'{function.name}' has {len(names)} template parameters; at most {_MAX_TEMPLATES} can be dispatched"
-            raise self.error(message, line=function.line)
-        if len(combos) > _MAX_INSTANCES:
             message = (
-                f"{len(combos)} instances of '{function.name}' would be built; admit fewer dtypes "
+                f"'{function.name}' has {len(names)} template parameters; at most "
+                f"{_MAX_TEMPLATES} can be dispatched"
+            )
+            raise self.error(message, line=function.line)
+        count = math.prod(len(declared[n]) for n in names)
+        if count > _MAX_INSTANCES:
+            message = (
+                f"{count} instances of '{function.name}' would be built; admit fewer dtypes "
                 f"(at most {_MAX_INSTANCES} combinations)"
             )
             raise self.error(message, "dtypes")
-        return done, tuple(combos)
+        combos = product(*(declared[n] for n in names))
+        return done, tuple(dict(zip(names, c, strict=True)) for c in combos)
 
     def declared_dtypes(self, function: Function) -> dict[str, tuple[str, ...]]:
+        """Read ``dtypes`` by template parameter; those of plain kernels stand under ``""``."""
         value = self.entry.values.get("dtypes")
         names = [t for t in function.templates if not t.startswith("=")]
         if value is None:
@@ -328,7 +346,10 @@ class EntryReader:
         if isinstance(value, Mapping):
             for key in value:
                 if key not in names:
-                    message = f"'{key}' under dtypes is no template parameter{did_you_mean(str(key), names)}"
+                    message = (
+                        f"'{key}' under dtypes is no template parameter"
+                        f"{did_you_mean(str(key), names)}"
+                    )
                     raise self.error(message, f"dtypes.{key}")
             return {
                 n: self.dtype_list(value[n], f"dtypes.{n}") if n in value else _DEFAULT_DTYPES
@@ -338,6 +359,7 @@ class EntryReader:
         return {**dict.fromkeys(names, listed), **({} if names else {"": listed})}
 
     def dtype_list(self, value: Any, key: str) -> tuple[str, ...]:
+        """Read a list of dtypes."""
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, Sequence) or not items:
             message = f"{key} must be a list of dtypes such as [float32, float64], got {value!r}"
@@ -345,6 +367,7 @@ class EntryReader:
         return tuple(self.dtype_name(item, key) for item in items)
 
     def dtype_name(self, value: Any, key: str) -> str:
+        """Check the name of a dtype."""
         name = str(value).removeprefix("tp.").removeprefix("tensorplay.")
         if not DTYPES.get(name):
             known = [n for n, cpp in DTYPES.items() if cpp]
@@ -355,6 +378,7 @@ class EntryReader:
         return name
 
     def shapes(self, arguments: tuple[Argument, ...], *, returned: bool) -> ShapeRules:
+        """Read ``shape``, or the default rule."""
         if self.given_shapes is not None:
             return self.given_shapes
         value = self.entry.values.get("shape")
@@ -384,13 +408,15 @@ class EntryReader:
     def outputs(
         self, outs: Sequence[Argument], kernel: KernelSpec, returned: int
     ) -> tuple[Output, ...]:
+        """Decide dtype and shape of each output that the operator allocates."""
         declared = self.entry.values.get("out_dtype")
         by_name: dict[str, str] = {}
         if declared is not None:
             pairs = declared if isinstance(declared, Mapping) else {o.name: declared for o in outs}
             for name, value in pairs.items():
                 if name not in [o.name for o in outs]:
-                    message = f"'{name}' under out_dtype is no output{did_you_mean(str(name), [o.name for o in outs])}"
+                    near = did_you_mean(str(name), [o.name for o in outs])
+                    message = f"'{name}' under out_dtype is no output{near}"
                     raise self.error(message, f"out_dtype.{name}")
                 by_name[name] = self.dtype_name(value, "out_dtype")
         inputs = [a for a in kernel.arguments if a.kind == "tensor" and a.role != "out"]
@@ -406,12 +432,16 @@ class EntryReader:
                 like = inputs[0].name if inputs else None
                 fixed = None if inputs else "float32"
             if fixed is not None and out.dtypes and fixed not in out.dtypes:
-                message = f"output '{out.name}': expected {' or '.join(out.dtypes)}, as its C++ type says, got {fixed}"
+                message = (
+                    f"output '{out.name}': expected {' or '.join(out.dtypes)}, as its C++ type "
+                    f"says, got {fixed}"
+                )
                 raise self.error(message, "out_dtype")
             made.append(Output(out.name, fixed, like))
         return tuple(made)
 
     def layout(self, kernel: KernelSpec) -> bool:
+        """Read ``devices`` and ``layout``; tell whether strided inputs are copied."""
         devices = self.entry.values.get("devices", ["cpu"])
         for device in [devices] if isinstance(devices, str) else devices:
             if device != "cpu":
@@ -435,6 +465,7 @@ class EntryReader:
         return value == "copy" or (value is None and self.parent.options.copy)
 
     def samples(self, schema: FunctionSchema) -> tuple[Mapping[str, Any], ...]:
+        """Read ``samples``."""
         value = self.entry.values.get("samples")
         if value is None:
             return ()
@@ -446,7 +477,10 @@ class EntryReader:
         for position, item in enumerate(items):
             for name in item:
                 if name not in known:
-                    message = f"sample {position} gives '{name}', which is no argument{did_you_mean(str(name), known)}"
+                    message = (
+                        f"sample {position} gives '{name}', which is no argument"
+                        f"{did_you_mean(str(name), known)}"
+                    )
                     raise self.error(message, f"samples.{position}")
             missing = [a.name for a in schema.arguments if a.name not in item and not a.has_default]
             if missing:

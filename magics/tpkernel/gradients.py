@@ -1,8 +1,8 @@
 """Gradients in a cell: ``derivatives:`` formulas, and ``NAME_backward`` functions.
 
 A backward function is matched by parameter names: ``grad`` (or ``grad_<output>``), inputs,
-``result``, and outputs ``grad_<input>``. It becomes a helper operator without a gradient of its own,
-so that asking for a second derivative says so.
+``result``, and outputs ``grad_<input>``. It becomes a helper operator without a gradient of its
+own, so that asking for a second derivative says so.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ __all__ = ["with_gradient"]
 
 
 def with_gradient(reader: EntryReader, spec: OperatorSpec, schema: FunctionSchema) -> OperatorSpec:
+    """Return the operator with its gradient read.
+
+    Raises
+    ------
+    CellError
+        A formula or a backward function that does not fit the operator.
+    """
     value = reader.entry.values.get("derivatives")
     if value is not None and not isinstance(value, Mapping):
         message = f"derivatives must give a formula per input, such as x: grad * y, got {value!r}"
@@ -57,7 +64,10 @@ def _formulas(
 ) -> list[Derivative]:
     tensors = spec.tensor_inputs
     if given and spec.mutates:
-        message = "an operator that changes its input in place has no gradient formula; return a new tensor"
+        message = (
+            "an operator that changes its input in place has no gradient formula; return a new "
+            "tensor"
+        )
         raise reader.error(message, "derivatives")
     made = []
     for name, text in given.items():
@@ -65,7 +75,8 @@ def _formulas(
         if name not in tensors:
             every = [a.name for a in schema.arguments]
             if name in every:
-                message = f"input '{name}' is {schema.arguments[schema.index_of(name)].type}; only tensors have gradients"
+                kind = schema.arguments[schema.index_of(name)].type
+                message = f"input '{name}' is {kind}; only tensors have gradients"
             else:
                 message = (
                     f"derivative for '{name}', which is no input{did_you_mean(str(name), tensors)} "
@@ -73,7 +84,9 @@ def _formulas(
                 )
             raise reader.error(message, key)
         if not isinstance(text, (str, int, float)) or isinstance(text, bool):
-            message = f"the derivative of '{name}' must be a formula such as 'grad * {name}', got {text!r}"
+            message = (
+                f"the derivative of '{name}' must be a formula like 'grad * {name}', got {text!r}"
+            )
             raise reader.error(message, key)
         try:
             formula = read_formula(
@@ -168,7 +181,10 @@ def _backward_shapes(
     if missing:
         like = "grad" if "grad" in reads and not spec.kernel.shapes.declared else None
         if like is None:
-            message = f"'{function.name}' must also take '{missing[0].removeprefix('grad_')}', whose shape {missing[0]} has"
+            message = (
+                f"'{function.name}' must also take '{missing[0].removeprefix('grad_')}', whose "
+                f"shape {missing[0]} has"
+            )
             raise reader.error(message, line=function.line, column=function.column)
         outs = {o: (r if r.argument in reads else Like(like)) for o, r in outs.items()}
     return ShapeRules(inputs, outs, declared=True)

@@ -4,6 +4,9 @@ Flags must reach the compiler byte for byte. IPython's splitter takes a value th
 for another option and expands braces and dollars, so the line is split here.
 """
 
+# IPython carries few annotations.
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import ast
@@ -21,7 +24,9 @@ AT_LINE = "--at-line"
 
 _TOKEN = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
 _MAGIC = re.compile(r"^%%(?P<name>\w+)")
-_ONE_VALUE = frozenset({"--name", "-n", "--flags", "-f", "--expect-error", "--contiguous", "--budget"})
+_ONE_VALUE = frozenset(
+    {"--name", "-n", "--flags", "-f", "--expect-error", "--contiguous", "--budget"}
+)
 
 
 def split_line(line: str) -> list[str]:
@@ -104,8 +109,8 @@ def hoist_magic(lines: list[str]) -> list[str]:
         return [moved, *lines[at + 1 :]]
     if head is None and not _is_python("".join(lines)):
         message = (
-            f"%%tpkernel on line {at + 1} must be the first statement of the cell; move what stands "
-            "above it into a cell of its own."
+            f"%%tpkernel on line {at + 1} must be the first statement of the cell; move what "
+            "stands above it into a cell of its own."
         )
         raise UsageError(message)
     return lines
@@ -123,11 +128,11 @@ def _is_python(text: str) -> bool:
 def _is_magic(name: str) -> bool:
     from IPython.core.getipython import get_ipython
 
-    shell = get_ipython()  # type: ignore[no-untyped-call]
+    shell = get_ipython()
     return shell is not None and shell.find_cell_magic(name) is not None
 
 
 def nearest_option(word: str, options: Sequence[str]) -> str:
     """Say which option a wrong one may have meant."""
-    near = difflib.get_close_matches(word.split("=")[0], list(options), n=1, cutoff=0.4)
+    near = difflib.get_close_matches(word.split("=", maxsplit=1)[0], list(options), n=1, cutoff=0.4)
     return f"; did you mean {near[0]}?" if near else "."

@@ -4,6 +4,9 @@ The class parses the line, calls the pipeline, binds names and displays one repo
 outlive a cell, per shell, is in :class:`Session`.
 """
 
+# IPython's decorators and displays carry no annotations.
+# mypy: allow-untyped-calls, allow-untyped-decorators
+
 from __future__ import annotations
 
 import argparse
@@ -100,7 +103,7 @@ class TpKernelMagics(Magics):
     """The cell magic."""
 
     def __init__(self, shell: InteractiveShell) -> None:
-        super().__init__(shell)  # type: ignore[no-untyped-call]
+        super().__init__(shell)
         self.session = _SESSIONS.setdefault(shell, Session())
 
     @no_var_expand
@@ -122,9 +125,7 @@ class TpKernelMagics(Magics):
         "--debug", action="store_true",
         help="check every index of typed views, compile with -O0 -g",
     )  # fmt: skip
-    @argument(
-        "--allow-alias", action="store_true", help="outputs may share memory with inputs"
-    )
+    @argument("--allow-alias", action="store_true", help="outputs may share memory with inputs")
     @argument("--no-check", action="store_true", help="run neither gradcheck nor validation")
     @argument(
         "--budget", type=float, default=DEFAULT_BUDGET, metavar="S",
@@ -163,7 +164,7 @@ class TpKernelMagics(Magics):
             first_line=options.at_line + 1,
             option_line=options.at_line,
         )
-        if request.checks:
+        if request.checks and ("tp::" in cell or "op" in cell):
             shared_worker().start()  # its imports run beside the compiler
         try:
             built = self._build(request, replace=options.replace)
@@ -181,14 +182,16 @@ class TpKernelMagics(Magics):
         self._succeeded(built)
 
     def _options(self, line: str) -> Any:
-        parser = self.tpkernel.parser  # type: ignore[attr-defined]
+        parser = self.tpkernel.parser
         options, rest = parser.parse_known_args(split_line(line))
         if rest:
             known = [o for o in parser._option_string_actions if o.startswith("--")]
             if rest[0].startswith("-"):
                 message = f"%%tpkernel: unknown option {rest[0]}{nearest_option(rest[0], known)}"
             else:
-                message = f"%%tpkernel: '{rest[0]}' belongs to no option; flags go after --flags or --"
+                message = (
+                    f"%%tpkernel: '{rest[0]}' belongs to no option; flags go after --flags or --"
+                )
             raise UsageError(message)
         return options
 
@@ -210,9 +213,9 @@ class TpKernelMagics(Magics):
             for key, slot in self.session.slots.items():
                 if key.startswith("id:") and key != f"id:{own}" and name in slot.operators:
                     message = (
-                        f"is defined by the cell that ran as {slot.cell}, and this one ({cell.name}) "
-                        "defines it too. Give one of them another name, or run this one with "
-                        "--replace."
+                        f"is defined by the cell that ran as {slot.cell}, and this one "
+                        f"({cell.name}) defines it too. Give one of them another name, or run "
+                        "this one with --replace."
                     )
                     raise cell.error(message, line=entry.line_of("op"), subject=name)
 
@@ -326,7 +329,7 @@ def _defined_names(request: Request) -> list[str]:
     """Return the names that a cell means to bind, though it may not even parse."""
     if request.name:
         return [request.name]
-    declared = re.findall(r"^[ \t-]*op:[ \t]*[\"']?\w+::(\w+)", request.text, re.M)
+    declared = re.findall(r"^[ \t-]*op:[ \t]*[\"']?\w+::(\w+)", request.text, re.MULTILINE)
     if declared:
         return declared
     functions = [f for f in parse_source(request.text).functions if not f.internal]
@@ -337,7 +340,7 @@ def _defined_names(request: Request) -> list[str]:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magic and its input step; loading again changes nothing."""
-    shell.register_magics(TpKernelMagics(shell))  # type: ignore[no-untyped-call]
+    shell.register_magics(TpKernelMagics(shell))
     steps = shell.input_transformers_cleanup
     if hoist_magic not in steps:
         steps.append(hoist_magic)

@@ -80,7 +80,7 @@ class _Writer:
         return ", ".join(parts)
 
     def sizes(self) -> list[str]:
-        """The line that binds shape symbols, where an output needs them."""
+        """Return the line that binds shape symbols, where an output needs them."""
         used = {
             node.id
             for rule in self.spec.kernel.shapes.outputs.values()
@@ -107,14 +107,21 @@ class _Writer:
 
     def wrapper(self) -> str:
         spec = self.spec
-        decorator = f'@tp.library.custom_op("{spec.name}", mutates_args={spec.mutates!r}, schema={self.schema.signature()!r})'
-        lines = [decorator, f"def {spec.opname}({self.parameters()}):"]
+        lines = [
+            "@tp.library.custom_op(",
+            f'    "{spec.name}",',
+            f"    mutates_args={spec.mutates!r},",
+            f'    schema="{self.schema.signature()}",',
+            ")",
+            f"def {spec.opname}({self.parameters()}):",
+        ]
         if spec.doc:
             lines += _indent(_docstring(spec.doc))
         lines += _indent(self.sizes())
         for output in spec.outputs:
             lines.append(
-                f"    {output.name} = tp.empty({self.shape(output.name)}, dtype={self.dtype(output)})"
+                f"    {output.name} = tp.empty({self.shape(output.name)}, "
+                f"dtype={self.dtype(output)})"
             )
         call = f"kernels.{spec.kernel.name}({', '.join(self.call_arguments())})"
         if spec.returned:
@@ -127,7 +134,7 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
     def returned_inputs(self) -> list[str]:
-        """Inputs that an in-place operator returns, by their alias sets."""
+        """Return the inputs that an in-place operator returns, by their alias sets."""
         by_set = {a.alias.before: a.name for a in self.schema.arguments if a.alias is not None}
         return [by_set[r.alias.before] for r in self.schema.returns if r.alias is not None]
 
@@ -241,7 +248,9 @@ class _Writer:
             *_indent(body),
             "",
             "",
-            f"{spec.opname}.register_autograd(_{spec.opname}_gradient, setup_context=_{spec.opname}_save)",
+            f"{spec.opname}.register_autograd(",
+            f"    _{spec.opname}_gradient, setup_context=_{spec.opname}_save",
+            ")",
             "",
         ]
 

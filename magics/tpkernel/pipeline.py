@@ -1,4 +1,4 @@
-"""From a cell's text to callable kernels and a report: the steps that the magic and `build` share."""
+"""From a cell's text to callable kernels and a report: what the magic and `build` share."""
 
 from __future__ import annotations
 
@@ -294,8 +294,8 @@ def _notes(spec: CellSpec) -> tuple[str, ...]:
     notes = [f"{name} is not bound: {reason}." for name, reason in spec.skipped]
     if spec.functions and not spec.operators:
         notes.append(
-            "Bound as plain functions. For an operator with a gradient, declare it in front matter: "
-            "/*--- op: mylib::name(Tensor x) -> Tensor ---*/, each key on its own line."
+            "Bound as plain functions. For an operator with a gradient, declare it in front "
+            "matter: /*--- op: mylib::name(Tensor x) -> Tensor ---*/, each key on its own line."
         )
     return tuple(notes)
 

@@ -161,7 +161,7 @@ class CellReader:
                 skipped.append((function.name, reason))
                 continue
             if names.count(function.name) > 1:
-                message = f"two functions are called '{function.name}'; the boundary has one name for each"
+                message = f"two functions are called '{function.name}'; each needs its own name"
                 raise self.cell.error(
                     message, line=function.line, column=function.column, subject=function.name
                 )
@@ -184,7 +184,7 @@ class CellReader:
             return "it is a template without typed views, so nothing says which instance is meant"
         for parameter in function.parameters:
             if parameter.view is None and not self.passable(parameter.type, function, listed):
-                return f"parameter '{parameter.name}' has type {parameter.type}, which cannot be passed"
+                return f"parameter '{parameter.name}' has type {parameter.type}, which cannot pass"
         if not function.has_views and not self.passable(
             function.return_type, function, listed, True
         ):
@@ -336,11 +336,11 @@ class CellReader:
             if argument.kind == "other":
                 message = (
                     f"argument '{argument.name}': expected a typed view, a number or bool, got "
-                    f"{argument.cpp_type}. Typed views go with those only; use tvm::ffi::TensorView "
-                    "for the tensors of this function."
+                    f"{argument.cpp_type}. Typed views go with those only; use "
+                    "tvm::ffi::TensorView for the tensors of this function."
                 )
                 raise self.cell.error(message, line=function.line, subject=name)
-            kind = "Tensor" if argument.kind == "tensor" else argument.kind
+            kind: str = "Tensor" if argument.kind == "tensor" else argument.kind
             if argument.role == "inout":
                 kind = "Tensor(a!)" if argument.kind == "tensor" else kind
             text = f"{kind} {argument.name}"

@@ -82,7 +82,11 @@ def _operator_text(facts: OperatorFacts) -> list[str]:
         lines.append(f"  gradient {name}: {formula}")
     if not facts.derivatives:
         lines.append("  gradient none declared; backward raises")
-    for title, source in (("wrapper", facts.wrapper), ("fake", facts.fake), ("autograd", facts.gradient)):
+    for title, source in (
+        ("wrapper", facts.wrapper),
+        ("fake", facts.fake),
+        ("autograd", facts.gradient),
+    ):
         if source:
             lines.append(f"  {title}:")
             lines += ["    " + line for line in source.rstrip().splitlines()]
@@ -95,21 +99,25 @@ def _guards_text(guards: Iterable[tuple[str, str]]) -> list[str]:
 
 def _gradcheck_text(check: GradcheckFacts) -> list[str]:
     lines = [f"  {verdict_text(check.verdict)}: {check.operator} on {check.sample}"]
-    for pair in check.pairs:
-        lines.append(f"    output {pair.output} by {pair.input}: {_pair_text(pair)}")
+    lines += [f"    output {p.output} by {p.input}: {_pair_text(p)}" for p in check.pairs]
     if check.message and check.verdict != "ok":
         lines += ["    " + line for line in check.message.splitlines()]
+    lines += [f"    note: {note}" for note in check.notes]
     return lines
 
 
 def _pair_text(pair: PairFacts) -> str:
-    text = f"{verdict_text(pair.verdict)}, step {pair.step:.3g}, atol {pair.atol:.3g}, rtol {pair.rtol:.3g}"
+    text = f"{verdict_text(pair.verdict)}, {_tolerance(pair)}"
     worst = worst_text(pair)
     if worst:
         text += f", {worst}"
     if pair.cause:
         text += f". Likely: {pair.cause}"
     return text
+
+
+def _tolerance(pair: PairFacts) -> str:
+    return f"step {pair.step:.3g}, atol {pair.atol:.3g}, rtol {pair.rtol:.3g}"
 
 
 def worst_text(pair: PairFacts) -> str:
@@ -120,9 +128,9 @@ def worst_text(pair: PairFacts) -> str:
     at_in = ", ".join(map(str, worst["input_index"]))
     at_out = ", ".join(map(str, worst["output_index"]))
     return (
-        f"worst at {pair.input}[{at_in}] → output[{at_out}]: analytical {_value(worst['analytical'])}, "
-        f"numerical {_value(worst['numerical'])}, difference {_value(worst['difference'])}, "
-        f"tolerance {_value(worst['tolerance'])}"
+        f"worst at {pair.input}[{at_in}] → output[{at_out}]: "
+        f"analytical {_value(worst['analytical'])}, numerical {_value(worst['numerical'])}, "
+        f"difference {_value(worst['difference'])}, tolerance {_value(worst['tolerance'])}"
     )
 
 
@@ -145,9 +153,9 @@ def _finding_text(finding: Finding) -> str:
 
 def _build_text(build: BuildFacts) -> list[str]:
     how = "found in the cache" if build.cached else "built"
+    times = f"{build.seconds:.3f} s to build, ready after {build.ready_seconds:.3f} s"
     lines = [
-        f"build: {how}, {build.seconds:.3f} s to build, ready after {build.ready_seconds:.3f} s, "
-        f"{build.rung} headers",
+        f"build: {how}, {times}, {build.rung} headers",
         f"  library {build.library}",
         f"  key     {build.key}",
     ]
@@ -163,7 +171,11 @@ def report_html(report: Report) -> str:
     """Return a report as one line of HTML without script or style sheet."""
     parts = [
         f"<p><strong>{_e(report.cell)}</strong>: {_e(report.title)}</p>",
-        *(_operator_html(o, opened=len(report.operators) < 3) for o in report.operators if not o.helper),
+        *(
+            _operator_html(o, opened=len(report.operators) < 3)
+            for o in report.operators
+            if not o.helper
+        ),
         *(_function_html(f) for f in report.functions),
         _gradcheck_html(report.gradcheck) if report.gradcheck else "",
         _findings_html(report.findings) if report.findings else "",
@@ -245,32 +257,44 @@ def _function_html(facts: FunctionFacts) -> str:
     return _details(f"Function {facts.name}", body)
 
 
+def _pair_row(check: GradcheckFacts, pair: PairFacts) -> tuple[str, ...]:
+    return (
+        check.operator,
+        check.sample,
+        f"output {pair.output} by {pair.input}",
+        verdict_text(pair.verdict) + (f" ({pair.code})" if pair.code else ""),
+        worst_text(pair),
+        _tolerance(pair),
+        pair.cause or "",
+    )
+
+
+def _gradcheck_messages(check: GradcheckFacts) -> str:
+    """Return what the table of pairs does not say."""
+    text = ""
+    if not check.pairs or check.verdict != "ok":
+        verdict = verdict_text(check.verdict)
+        text += f"<p>{_e(verdict)}: {_e(check.operator)} on {_e(check.sample)}</p>"
+        text += _pre(check.message) if check.message else ""
+    return text + "".join(f"<p>Note: {_e(note)}</p>" for note in check.notes)
+
+
 def _gradcheck_html(checks: Sequence[GradcheckFacts]) -> str:
-    rows = []
-    messages = []
-    for check in checks:
-        for pair in check.pairs:
-            rows.append(
-                (
-                    check.operator,
-                    check.sample,
-                    f"output {pair.output} by {pair.input}",
-                    verdict_text(pair.verdict) + (f" ({pair.code})" if pair.code else ""),
-                    worst_text(pair),
-                    f"step {pair.step:.3g}, atol {pair.atol:.3g}, rtol {pair.rtol:.3g}",
-                    pair.cause or "",
-                )
-            )
-        if not check.pairs or check.verdict != "ok":
-            messages.append(
-                f"<p>{_e(verdict_text(check.verdict))}: {_e(check.operator)} on {_e(check.sample)}</p>"
-                + (_pre(check.message) if check.message else "")
-            )
+    rows = [_pair_row(check, pair) for check in checks for pair in check.pairs]
+    messages = "".join(_gradcheck_messages(check) for check in checks)
     worst = verdict_text(
         next((c.verdict for c in checks if c.verdict != "ok"), "ok") if checks else "ok"
     )
-    heads = ("operator", "sample", "pair", "verdict", "worst element", "step and tolerance", "likely cause")
-    return _details(f"Gradcheck: {worst}", _table("Gradcheck", heads, rows) + "".join(messages))
+    heads = (
+        "operator",
+        "sample",
+        "pair",
+        "verdict",
+        "worst element",
+        "step and tolerance",
+        "likely cause",
+    )
+    return _details(f"Gradcheck: {worst}", _table("Gradcheck", heads, rows) + messages)
 
 
 def _validation_html(rows: Sequence[ValidationRow]) -> str:
@@ -310,7 +334,9 @@ def _build_html(build: BuildFacts) -> str:
             ("level", "line", "message"),
             [(d.level, str(d.line), d.message) for d in build.diagnostics],
         )
-    body += _details("Commands", _pre("\n".join(shlex.join(c) for c in build.commands)), opened=False)
+    body += _details(
+        "Commands", _pre("\n".join(shlex.join(c) for c in build.commands)), opened=False
+    )
     if build.log.strip():
         body += _details("Compiler output", _pre(build.log), opened=False)
     return _details(f"Build: {how}", body, opened=False)

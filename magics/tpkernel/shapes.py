@@ -59,14 +59,14 @@ class ShapeRules:
         return tuple(found)
 
 
-class _Problem(ValueError):
+class _ShapeError(ValueError):
     """A shape entry that cannot be read; the caller adds place and subject."""
 
 
 def _dims(value: Any, what: str) -> Dims:
     if not isinstance(value, Sequence) or isinstance(value, str):
         message = f"the shape of '{what}' must be a list such as [n, m], got {value!r}"
-        raise _Problem(message)
+        raise _ShapeError(message)
     return Dims(tuple("_" if item is None else str(item).strip() for item in value))
 
 
@@ -76,7 +76,7 @@ def _input_rule(
     if isinstance(value, str):
         if value not in inputs:
             message = f"'{value}' is no tensor input{did_you_mean(value, inputs)}"
-            raise _Problem(message)
+            raise _ShapeError(message)
         return Like(value)
     rule = _dims(value, name)
     for entry in rule.entries:
@@ -85,14 +85,14 @@ def _input_rule(
                 f"dimension '{entry}' of input '{name}' must be a name, a number or _ ; "
                 "expressions are for outputs"
             )
-            raise _Problem(message)
+            raise _ShapeError(message)
     rank = ranks.get(name)
     if rank is not None and rank != len(rule.entries):
         message = (
             f"'{name}' has {len(rule.entries)} dimensions here and {rank} in the C++ signature; "
             "make them agree"
         )
-        raise _Problem(message)
+        raise _ShapeError(message)
     return rule
 
 
@@ -106,7 +106,7 @@ def _output_rule(
             f"the shape of output '{name}' is '{value}', which is no tensor input"
             f"{did_you_mean(value, inputs)} Write an input's name or a list such as [n, m]."
         )
-        raise _Problem(message)
+        raise _ShapeError(message)
     rule = _dims(value, name)
     known = {*symbols, *integers, *inputs}
     for entry in rule.entries:
@@ -114,15 +114,15 @@ def _output_rule(
             tree = ast.parse(entry, mode="eval")
         except SyntaxError:
             message = f"dimension '{entry}' of output '{name}' is no expression"
-            raise _Problem(message) from None
+            raise _ShapeError(message) from None
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id not in known:
                 message = (
                     f"dimension '{node.id}' of output '{name}' is not declared by an input"
                     f"{did_you_mean(node.id, known)} Declare it, as in "
-                    f"shape: {{{inputs[0] if inputs else 'x'}: [{node.id}, …], {name}: [{node.id}]}}."
+                    f"shape: {{{(*inputs, 'x')[0]}: [{node.id}, …], {name}: [{node.id}]}}."
                 )
-                raise _Problem(message)
+                raise _ShapeError(message)
     return rule
 
 
@@ -163,7 +163,7 @@ def parse_shapes(
                 message = (
                     f"'{name}' under shape is no argument or output{did_you_mean(str(name), known)}"
                 )
-                raise _Problem(message)
+                raise _ShapeError(message)
         for name in inputs:
             if name in value:
                 input_rules[name] = _input_rule(value[name], name, inputs, ranks)
@@ -172,7 +172,7 @@ def parse_shapes(
             len(inputs) == 1 or all(isinstance(r, Like) for r in input_rules.values())
         ):
             message = f"shape says nothing of output '{missing[0]}'; add {missing[0]}: [...]"
-            raise _Problem(message)
+            raise _ShapeError(message)
         symbols = ShapeRules(input_rules, {}, declared=True).symbols()
         for name in outputs:
             rule = (
@@ -184,7 +184,7 @@ def parse_shapes(
     else:
         if len(outputs) > 1 and not isinstance(value, str):
             message = f"there are {len(outputs)} outputs; write shape: {{{outputs[0]}: [...], …}}"
-            raise _Problem(message)
+            raise _ShapeError(message)
         for name in outputs:
             output_rules[name] = _output_rule(value, name, inputs, integers, ())
         if isinstance(value, str):
@@ -200,7 +200,7 @@ def parse_shapes(
                 f"output '{name}' has {len(rule.entries)} dimensions here and {rank} in the C++ "
                 "signature; make them agree"
             )
-            raise _Problem(message)
+            raise _ShapeError(message)
     return ShapeRules(input_rules, output_rules, declared=True)
 
 
@@ -214,7 +214,7 @@ def _default(
                 f"no tensor input gives output '{outputs[0]}' its shape; declare it, "
                 f"as in shape: [n] with an integer argument n"
             )
-            raise _Problem(message)
+            raise _ShapeError(message)
         return ShapeRules({}, {}, declared=False)
     fixed = {name: ranks.get(name) for name in (*inputs, *outputs) if ranks.get(name) is not None}
     if len(set(fixed.values())) > 1:
@@ -225,7 +225,7 @@ def _default(
             "tensors of different rank need their shapes declared; write something like "
             f"shape: {{{pairs}}}"
         )
-        raise _Problem(message)
+        raise _ShapeError(message)
     first = inputs[0]
     return ShapeRules(
         {name: Like(first) for name in inputs[1:]},

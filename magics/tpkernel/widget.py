@@ -1,8 +1,9 @@
 """The report as a widget: the live view, static HTML and text of the same facts in one bundle.
 
 All state is plain data; the view (``static/report.js``) only draws it. Buttons send messages to the
-kernel, which may answer in another thread than the cells run in, so everything a callback reaches is
-behind a lock. An error in a callback is shown in the widget's own strip and kept in `last_error`.
+kernel, which may answer in another thread than the cells run in, so everything a callback reaches
+is behind a lock. An error in a callback is shown in the widget's own strip and kept in
+`last_error`.
 """
 
 from __future__ import annotations
@@ -106,11 +107,8 @@ class ReportWidget(anywidget.AnyWidget):
         self.report = report
         self.facts = _facts(report)
 
-    def _repr_mimebundle_(
-        self, **kwargs: Any
-    ) -> tuple[dict[str, Any], dict[str, Any]] | dict[str, Any]:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         texts = {"text/html": self.report.to_html(), "text/plain": self.report.to_text()}
         return {**data, **texts}, metadata
 

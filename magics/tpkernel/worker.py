@@ -214,7 +214,7 @@ class Worker:
         return KernelCrash(f"{message}. {said}" if said else message, signal=name, during=during)
 
     def _stderr(self) -> str:
-        """The last line that a C library wrote before the end, without Python's stack dump."""
+        """Return the first line that a C library wrote before the end, without Python's stack."""
         if self._errors is None:
             return ""
         self._errors.seek(0)
@@ -287,7 +287,7 @@ def serve(descriptor: int) -> None:
             spec, library, wanted, seed, budget = connection.recv()
         except EOFError:
             os._exit(0)
-        # If the parent dies, nobody is left to end an endless loop: the alarm's default action does.
+        # If the parent dies, nobody is left to end an endless loop: the alarm's default action is.
         signal.setitimer(signal.ITIMER_REAL, budget + 5)
         try:
             operators = checks.load_operators(spec, library)
@@ -301,7 +301,7 @@ def serve(descriptor: int) -> None:
             for record in found:
                 connection.send(("record", record))
             connection.send(("done", None))
-        except Exception as problem:  # told to the parent, which raises it
+        except Exception as problem:  # noqa: BLE001  (told to the parent, which raises it)
             import traceback
 
             connection.send(

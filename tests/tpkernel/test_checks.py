@@ -77,7 +77,9 @@ def test_an_input_without_formula_says_so_when_its_gradient_is_asked():
     w = tp.ones(3, 2)
     report.module.mm(x, w).sum().backward()
     assert x.grad.tolist() == [[2.0] * 3] * 2
-    with pytest.raises(NotImplementedError, match=r"\[mylib::mm\] input 'w' has no gradient formula"):
+    with pytest.raises(
+        NotImplementedError, match=r"\[mylib::mm\] input 'w' has no gradient formula"
+    ):
         report.module.mm(x, w.requires_grad_()).sum().backward()
 
 
@@ -94,7 +96,8 @@ def test_an_operator_without_derivatives_says_so_in_report_and_backward():  # B0
 
 def test_samples_are_used_as_declared():
     text = SOFTPLUS.replace(
-        "derivatives:", "samples:\n  - {x: 'randn(5) * 2', beta: 0.5}\n  - {x: [1.0, -2.0]}\nderivatives:"
+        "derivatives:",
+        "samples:\n  - {x: 'randn(5) * 2', beta: 0.5}\n  - {x: [1.0, -2.0]}\nderivatives:",
     )
     report = tpkernel.build(text, checks=["gradcheck"])
     assert [g.sample for g in report.gradcheck] == [
@@ -146,7 +149,9 @@ CRASHES = {
 
 @pytest.mark.parametrize("body", CRASHES)
 def test_a_crash_under_check_is_a_finding_and_the_session_lives(shell: Shell, body: str):
-    text = f"#include <cstdlib>\ntemplate <class T> void bad(tp::In<T> x, tp::Out<T> out) {{ {body} }}"
+    text = (
+        f"#include <cstdlib>\ntemplate <class T> void bad(tp::In<T> x, tp::Out<T> out) {{ {body} }}"
+    )
     ran = shell.kernel(text)
     assert ran.error is None, ran.shown
     report = tpkernel.last_report()
@@ -173,7 +178,10 @@ template <class T> void spin(tp::In<T> x, tp::Out<T> out) {
 
 
 def test_a_kernel_that_exits_under_check_is_a_finding():
-    text = "#include <unistd.h>\ntemplate <class T> void leave(tp::In<T> x, tp::Out<T> out) { _exit(7); }"
+    text = """\
+    #include <unistd.h>
+    template <class T> void leave(tp::In<T> x, tp::Out<T> out) { _exit(7); }
+    """
     report = tpkernel.build(text)
     assert any("exit status 7" in f.message for f in report.findings)
 

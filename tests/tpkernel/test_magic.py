@@ -11,9 +11,8 @@ import pytest
 import tensorplay as tp
 import tpkernel
 from tensorplay.utils.cpp_jit import BuildError
-from tpkernel import CellError, StaleKernelError
-
 from tests.tpkernel.notebook import ADD1, MAKE, SOFTPLUS, Shell
+from tpkernel import CellError, StaleKernelError
 
 
 def test_an_operator_cell_binds_a_differentiable_operator(shell: Shell):
@@ -223,10 +222,9 @@ def test_flags_reach_the_compiler_in_every_form(shell: Shell, line: str, top: st
 
 @pytest.mark.parametrize("macro", ["N=2", "T=float", "X=1", "In=3", "i=7"])
 def test_macros_from_flags_do_not_touch_our_headers(shell: Shell, macro: str):
-    name, value = macro.split("=")
-    text = f"double f() {{ return sizeof({name}) + 0.0; }}"
+    text = f"double f() {{ return sizeof({macro.partition('=')[0]}) + 0.0; }}"
     assert shell.kernel(text, f"--flags=-D{macro}").error is None
-    assert shell["f"]() == (4.0 if value == "float" else 4.0)
+    assert shell["f"]() == 4.0
 
 
 def test_braces_and_dollars_on_the_line_are_not_expanded(shell: Shell):

@@ -147,6 +147,7 @@ function gradcheckPanel(facts, model) {
   for (const g of facts.gradcheck.filter((x) => x.verdict !== "ok" && x.message)) {
     parts.push(el("pre", { class: "tpk-code" }, g.message));
   }
+  for (const g of facts.gradcheck) for (const note of g.notes) parts.push(el("p", {}, `Note: ${note}`));
   const findings = facts.findings.filter((f) => f.check === "gradcheck");
   for (const f of findings) parts.push(el("p", { class: `tpk-${f.level}` }, `${f.level}: ${f.operator}: ${f.message}`));
   if (!rows.length && !findings.length) parts.push(el("p", {}, "No gradcheck was run."));
