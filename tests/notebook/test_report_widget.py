@@ -1,0 +1,106 @@
+"""The report's widget in a real JupyterLab: tabs, buttons, filter, keyboard, both themes."""
+
+from __future__ import annotations
+
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+from playwright.sync_api import expect
+
+from tests.notebook.lab import LabBrowser
+from tests.tpkernel.notebook import ADD1, SOFTPLUS
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def notebook_of(*sources: str) -> NotebookNode:
+    return new_notebook(cells=[new_code_cell(source) for source in sources])
+
+
+def report_notebook(*after: str) -> NotebookNode:
+    return notebook_of("%load_ext tensorplay\nimport tpkernel", f"%%tpkernel\n{SOFTPLUS}", *after)
+
+
+def test_tabs_show_every_section_and_answer_the_keyboard(lab: LabBrowser) -> None:
+    with lab.open(report_notebook()) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        expect(report.get_by_role("tab", name="Operator")).to_have_attribute("aria-selected", "true")
+        panel = report.get_by_role("tabpanel", name="Operator")
+        expect(panel).to_contain_text("mylib::softplus(Tensor x, float beta=1.0) -> Tensor")
+        expect(panel).to_contain_text("register_fake")
+        expect(panel).to_contain_text("grad * tp.sigmoid(beta * x)")
+        report.get_by_role("tab", name="Operator").focus()
+        tab.page.keyboard.press("ArrowRight")
+        expect(report.get_by_role("tab", name="Gradcheck")).to_be_focused()
+        panel = report.get_by_role("tabpanel", name="Gradcheck")
+        expect(panel.get_by_role("table", name="Gradcheck")).to_contain_text("✔ pass")
+        tab.page.keyboard.press("End")
+        panel = report.get_by_role("tabpanel", name="Build")
+        expect(panel.get_by_role("table", name="Build")).to_contain_text("key")
+        tab.screenshot("report")
+        assert tab.problems == []
+
+
+def test_the_gradcheck_runs_again_with_another_seed(lab: LabBrowser) -> None:
+    with lab.open(report_notebook()) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        report.get_by_role("tab", name="Gradcheck").click()
+        panel = report.get_by_role("tabpanel", name="Gradcheck")
+        before = panel.get_by_role("table", name="Gradcheck").inner_text()
+        panel.get_by_label("Seed").fill("7")
+        panel.get_by_role("button", name="Run gradcheck again").click()
+        expect(panel.get_by_role("table", name="Gradcheck")).not_to_have_text(before)
+        expect(panel.get_by_role("table", name="Gradcheck")).to_contain_text("✔ pass")
+        tab.wait_until_idle()
+        assert tab.problems == []
+
+
+def test_the_validation_table_can_be_filtered(lab: LabBrowser) -> None:
+    with lab.open(report_notebook()) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        report.get_by_role("tab", name="Validation").click()
+        table = report.get_by_role("tabpanel", name="Validation").get_by_role("table")
+        expect(table).to_contain_text("got int64 on cpu")
+        report.get_by_label("Show combinations").select_option("admitted")
+        expect(table).not_to_contain_text("got int64 on cpu")
+        expect(table).to_contain_text("✔ admitted")
+        assert tab.problems == []
+
+
+def test_copied_source_reaches_the_clipboard(lab: LabBrowser) -> None:
+    with lab.open(report_notebook()) as tab:
+        tab.run_all()
+        tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        tab.output(1).get_by_role("button", name="Copy Generated wrapper").click()
+        expect(tab.output(1).get_by_role("status")).to_have_text("Generated wrapper copied")
+        copied = tab.page.evaluate("navigator.clipboard.readText()")
+        assert "kernels.softplus(x, beta, out)" in copied
+        assert tab.problems == []
+
+
+def test_an_error_behind_a_button_is_shown_in_the_widget(lab: LabBrowser) -> None:
+    after = (
+        "from tpkernel.widget import ReportWidget\n"
+        "def rerun(checks, seed):\n    raise ValueError('seed of no use')\n"
+        "ReportWidget(tpkernel.last_report(), rerun)"
+    )
+    with lab.open(report_notebook(after)) as tab:
+        tab.run_all()
+        report = tab.output(2)
+        report.get_by_role("tab", name="Gradcheck").click()
+        report.get_by_role("button", name="Run gradcheck again").click()
+        expect(report.get_by_role("alert")).to_contain_text("ValueError seed of no use")
+        assert tab.problems == []
+
+
+def test_a_plain_kernels_report_in_the_dark_theme(lab: LabBrowser) -> None:
+    notebook = notebook_of("%load_ext tensorplay", f"%%tpkernel\n{ADD1}")
+    with lab.open(notebook, theme="JupyterLab Dark") as tab:
+        tab.run_all()
+        panel = tab.output(1).get_by_role("tabpanel", name="Operator")
+        expect(panel).to_contain_text("float32, on cpu, contiguous, written")
+        tab.screenshot("report-dark")
+        assert tab.problems == []
