@@ -13,7 +13,8 @@ compile times of a tenth of a second; and `build_source`, which says everything 
 
 from __future__ import annotations
 
-from tensorplay.utils.cpp_jit.build import Build, Source, build_source
+from tensorplay.utils.cpp_jit.build import Build, build_source
+from tensorplay.utils.cpp_jit.compile import Source
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
 from tensorplay.utils.cpp_jit.engine import is_available
 from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, BuildError, MissingToolError

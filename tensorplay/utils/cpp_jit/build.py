@@ -1,10 +1,4 @@
-"""From a source to a library: choose the headers, compile, read the answer, publish.
-
-Three sets of headers are tried, each taking more and slower than the one before: *light* (our
-stand-in over the C header), *full* (the engine's own headers, our export wrapper) and *stock* (the
-engine's own headers and export macro). A word scan chooses the first; the compiler's answer
-moves on. Which one it was is remembered for the next edit of the same name.
-"""
+"""From a source to a library: found in the cache, or made in a private folder and published."""
 
 from __future__ import annotations
 
@@ -12,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,54 +22,18 @@ from tensorplay.utils.cpp_jit.cache import (
     cache_at,
     default_cache,
     digest,
-    parse_dependencies,
     safe_name,
     write_atomically,
 )
-from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
-from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
-from tensorplay.utils.cpp_jit.exports import check_exports
-from tensorplay.utils.cpp_jit.source import (
-    Scan,
-    engine_words,
-    header_may_be_missing,
-    implied_headers,
-    names,
-    needs_full_headers,
-    scan,
-    uses_special_functions,
-)
+from tensorplay.utils.cpp_jit.compile import Product, Source, Unit, compile_unit
+from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
+from tensorplay.utils.cpp_jit.errors import MissingToolError
+from tensorplay.utils.cpp_jit.source import scan
 
 if TYPE_CHECKING:
     from tensorplay.utils.cpp_jit.load import Module
 
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
-_STOCK_HEADERS = (
-    "tvm/ffi/container/tensor.h",
-    "tvm/ffi/dtype.h",
-    "tvm/ffi/error.h",
-    "tvm/ffi/extra/c_env_api.h",
-    "tvm/ffi/function.h",
-)
-
-
-@dataclass(frozen=True)
-class Source:
-    """C++ text and how a person names its lines.
-
-    Parameters
-    ----------
-    text
-        The source.
-    name
-        Name in diagnostics, such as ``In[5]``; empty for ``<name>.cpp``.
-    first_line
-        Number that the first line of ``text`` has for the person.
-    """
-
-    text: str
-    name: str = ""
-    first_line: int = 1
 
 
 @dataclass(frozen=True)
@@ -177,40 +134,8 @@ class Build:
         }
 
 
-@dataclass(frozen=True)
-class Product:
-    """What a compilation left in its private folder."""
-
-    library: str
-    commands: tuple[tuple[str, ...], ...]
-    diagnostics: tuple[Diagnostic, ...]
-    dependencies: tuple[str, ...]
-    precompiled: str | None
-    rung: str
-    log: str
-
-
 #: Takes the private folder, the compiler and the cache; raises BuildError.
 Producer = Callable[[Path, toolchain.Compiler, Cache], Product]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One translation unit made of a person's source and what is put around it."""
-
-    name: str
-    source: Source
-    exports: Mapping[str, str]
-    generated: str
-    preamble: str
-    cflags: tuple[str, ...]
-    ldflags: tuple[str, ...]
-    include_paths: tuple[str, ...]
-
-    @property
-    def shown_name(self) -> str:
-        """Return the name of the source in diagnostics."""
-        return self.source.name or f"{self.name}.cpp"
 
 
 def build_source(
@@ -270,7 +195,7 @@ def build_source(
     cache = cache_at(build_directory) if build_directory is not None else default_cache()
 
     def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
-        return _compile_unit(unit, work, compiler, cache)
+        return compile_unit(unit, work, compiler, cache)
 
     return find_or_build(name, request, cache, produce, lambda: _facts(unit))
 
@@ -478,225 +403,3 @@ def _shadowing(paths: Sequence[str], command: Sequence[str]) -> tuple[str, ...]:
                 absent += [str(Path(earlier, relative)) for earlier in folders[:position]]
                 break
     return tuple(absent)
-
-
-# One translation unit
-
-#: Words that made a light build of a name fail: the next edit that still holds one skips it.
-_needs_full: dict[str, frozenset[str]] = {}
-
-
-def _compile_unit(unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
-    texts = _texts(unit)
-    scans = (scan(unit.preamble), scan(unit.source.text), scan(unit.generated))
-    check_exports(unit.exports, scans[1], scans[0], texts)
-    traits = toolchain.traits(compiler, cache.root)
-    objects = support.runtime_objects(cache, compiler)
-    rung = first_rung(unit, scans)
-    commands: list[tuple[str, ...]] = []
-    logs: list[str] = []
-    while True:
-        attempt = _Attempt(unit, scans, rung, work, compiler, traits, cache, objects)
-        done, headers = attempt.run()
-        commands.append(done.command)
-        logs.append(done.output)
-        found = parse(done.output, texts)
-        if done.returncode == 0:
-            break
-        errors = [d for d in found if d.level == "error"]
-        following = _next_rung(rung, errors, done.output)
-        if following is None:
-            raise BuildError(
-                render(found, done.output),
-                diagnostics=found,
-                log="\n".join(logs),
-                commands=commands,
-            )
-        if rung == "light":
-            quoted = re.findall(r"[`'‘](?:[\w:]*::)?(\w+)", "\n".join(d.message for d in errors))
-            _needs_full[unit.name] = frozenset(quoted) & engine_words()
-        rung = following
-    return Product(
-        library=_OUTPUT,
-        commands=tuple(commands),
-        diagnostics=found,
-        dependencies=tuple(
-            parse_dependencies((work / _DEPENDENCIES).read_text("utf-8", "replace"))
-        ),
-        precompiled=headers.file_set if headers else None,
-        rung=rung,
-        log=logs[-1],
-    )
-
-
-def first_rung(unit: Unit, scans: Sequence[Scan]) -> str:
-    """Return the set of headers to try first: what the words need, or what the last edit needed."""
-    if needs_full_headers(scans) is not None:
-        return "full"
-    known = _needs_full.get(unit.name)
-    if known and any(known & names(part.code) for part in scans):
-        return "full"
-    return "light"
-
-
-def _next_rung(rung: str, errors: Sequence[Diagnostic], output: str) -> str | None:
-    """Return the set of headers to try after a failure, or None if the source is at fault."""
-    if rung == "light":
-        if any(header_may_be_missing(d.message) for d in errors) or (
-            not errors and "tvm::ffi" in output
-        ):
-            return "full"
-        return None
-    # An error inside our own wrapper, and none in the person's text, may be the wrapper's.
-    if rung == "full" and any("/tensorplay/ffi_" in d.file for d in errors):
-        return "stock"
-    return None
-
-
-def _texts(unit: Unit) -> Texts:
-    return Texts(
-        unit.shown_name,
-        {
-            unit.shown_name: (unit.source.first_line, unit.source.text.splitlines()),
-            "<preamble>": (1, unit.preamble.splitlines()),
-            "<generated>": (1, unit.generated.splitlines()),
-        },
-    )
-
-
-_SOURCE = "source.cpp"
-_OUTPUT = "library"
-_DEPENDENCIES = "dependencies.d"
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """One run of the compiler over a unit with one set of headers."""
-
-    unit: Unit
-    scans: tuple[Scan, Scan, Scan]
-    rung: str
-    work: Path
-    compiler: toolchain.Compiler
-    traits: toolchain.Traits
-    cache: Cache
-    objects: tuple[Path, ...]
-
-    def run(self) -> tuple[toolchain.ToolResult, support.Precompiled | None]:
-        implied = implied_headers(self.scans) if self.rung == "light" else ()
-        (self.work / _SOURCE).write_text(self.text(implied), "utf-8", newline="")
-        headers = None
-        if self.rung != "stock":
-            includes = [name for part in self.scans for name in part.includes]
-            wanted = support.headers_for(
-                self.rung,
-                (*implied, *includes),
-                self.compile_flags(),
-                special=uses_special_functions(self.scans),
-            )
-            headers = support.precompiled(self.cache, self.compiler, self.traits.kind, wanted)
-        done = toolchain.run(self.compiler, self.arguments(headers), self.work)
-        if done.returncode and headers and "internal compiler error" in done.output:
-            headers = None  # a precompiled header is the likeliest cause, and not needed
-            done = toolchain.run(self.compiler, self.arguments(None), self.work)
-        return done, headers
-
-    def compile_flags(self) -> tuple[str, ...]:
-        gcc = ("-fno-gnu-unique",) if self.traits.kind == "gcc" else ()
-        # Unique symbols would be shared between libraries: two cells with one template's name
-        # would see each other's static variables, and no library could be unloaded.
-        return (*support.BASE_FLAGS, *gcc, *self.unit.cflags)
-
-    def arguments(self, headers: support.Precompiled | None) -> tuple[str, ...]:
-        unit = self.unit
-        include: tuple[str, ...] = ()
-        if headers:
-            include = ("-include", str(headers.include))
-        elif self.rung != "stock":
-            include = ("-include", f"tensorplay/ffi_{self.rung}.h")
-        local = any(part.local_includes for part in self.scans)
-        return (
-            *self.compile_flags(),
-            *include,
-            *(("-iquote", str(Path.cwd())) if local else ()),
-            *(f"-I{path}" for path in unit.include_paths),
-            *support.include_flags(),
-            *diagnostic_flags(self.traits.kind),
-            *("-MD", "-MF", _DEPENDENCIES),
-            _SOURCE,
-            *self.link_arguments(),
-            *("-o", _OUTPUT),
-        )
-
-    def link_arguments(self) -> tuple[str, ...]:
-        python = any("Python.h" in part.includes for part in self.scans)
-        return link_arguments(self.traits, self.objects, self.unit.ldflags, undefined=python)
-
-    def text(self, implied: Sequence[str]) -> str:
-        unit = self.unit
-        macro = "TVM_FFI_DLL_EXPORT_TYPED_FUNC" if self.rung == "stock" else "TP_EXPORT"
-        doc = "TVM_FFI_DLL_EXPORT_TYPED_FUNC_DOC" if self.rung == "stock" else "TP_EXPORT_DOC"
-        stock = _STOCK_HEADERS if self.rung == "stock" else ()
-        lines = [f"#include <{name}>" for name in (*stock, *implied)]
-        if unit.preamble:
-            lines += ['#line 1 "<preamble>"', unit.preamble]
-        lines += [f"#line {unit.source.first_line} {_c_string(unit.shown_name)}", unit.source.text]
-        if unit.generated:
-            lines += ['#line 1 "<generated>"', unit.generated]
-        lines.append('#line 1 "<exports>"')
-        for name, text in unit.exports.items():
-            lines.append(f"{macro}({name}, {name});")
-            if text:
-                lines.append(f"{doc}({name}, {_c_string(text)});")
-        return "\n".join(lines) + "\n"
-
-
-def diagnostic_flags(kind: str) -> tuple[str, ...]:
-    """Return flags that make messages parseable and bounded."""
-    if kind == "unknown":
-        return ()
-    flags = ("-fno-diagnostics-show-caret", "-fdiagnostics-parseable-fixits")
-    if kind == "gcc":
-        return (*flags, "-fdiagnostics-color=never", "-fmax-errors=50")
-    return (*flags, "-fno-color-diagnostics", "-ferror-limit=50")
-
-
-def link_arguments(
-    traits: toolchain.Traits,
-    objects: Sequence[Path],
-    ldflags: Sequence[str],
-    *,
-    undefined: bool = False,
-) -> tuple[str, ...]:
-    """Return the linker's part of a command line.
-
-    Parameters
-    ----------
-    traits
-        Of the compiler that links.
-    objects
-        The run-time library's object files.
-    ldflags
-        The caller's flags, last so that they win.
-    undefined
-        Whether symbols may stay undefined, as those of the Python interpreter do.
-    """
-    library = toolchain.find_engine().library
-    folder, stem = str(library.parent), library.stem.removeprefix("lib")
-    runtime = tuple(str(path) for path in objects)
-    engine = (f"-L{folder}", f"-l{stem}")
-    if sys.platform == "darwin":
-        return ("-shared", "-undefined", "dynamic_lookup", *runtime, *engine, *ldflags)
-    linker = (f"-fuse-ld={traits.linker}",) if traits.linker else ()
-    # Without -z defs a function that is declared but not defined would end the process when it is
-    # called. Symbolic binding keeps every library's functions its own.
-    defs = () if undefined else ("-Wl,-z,defs",)
-    own = ("-Wl,-Bsymbolic-functions", "-Wl,--gc-sections")
-    return ("-shared", *linker, *defs, *own, *runtime, *engine, *ldflags)
-
-
-def _c_string(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    for character, code in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
-        escaped = escaped.replace(character, code)
-    return f'"{escaped}"'

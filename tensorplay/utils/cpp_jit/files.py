@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorplay.utils.cpp_jit import support, toolchain
-from tensorplay.utils.cpp_jit.build import (
-    Build,
-    Product,
-    diagnostic_flags,
-    find_or_build,
-    link_arguments,
-)
+from tensorplay.utils.cpp_jit.build import Build, find_or_build
 from tensorplay.utils.cpp_jit.cache import (
     FORMAT,
     Cache,
@@ -25,6 +19,7 @@ from tensorplay.utils.cpp_jit.cache import (
     digest,
     parse_dependencies,
 )
+from tensorplay.utils.cpp_jit.compile import Product, diagnostic_flags, link_arguments
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
 

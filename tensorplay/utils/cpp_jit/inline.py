@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorplay.utils.cpp_jit.build import Build, Source, build_source
+from tensorplay.utils.cpp_jit.build import Build, build_source
+from tensorplay.utils.cpp_jit.compile import Source
 from tensorplay.utils.cpp_jit.files import build_files
 from tensorplay.utils.cpp_jit.load import Module
 

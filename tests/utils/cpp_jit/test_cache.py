@@ -297,7 +297,7 @@ def test_processes_that_build_the_same_and_different_cells_at_once():
 def test_a_file_that_changes_while_it_is_read_is_not_recorded(tmp_path, monkeypatch):
     header = tmp_path / "moving.h"
     header.write_text("#define K 1\n")
-    compile_unit = build._compile_unit
+    compile_unit = build.compile_unit
 
     def changing(*args, **kwargs):
         product = compile_unit(*args, **kwargs)
@@ -310,7 +310,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_recorded(tmp_path, monkeypa
         return built.load().k()
 
     with monkeypatch.context() as patch:
-        patch.setattr(build, "_compile_unit", changing)
+        patch.setattr(build, "compile_unit", changing)
         assert make() == 1
     assert make() == 2
 

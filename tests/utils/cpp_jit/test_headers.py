@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from tensorplay.utils import cpp_jit
-
-build = importlib.import_module("tensorplay.utils.cpp_jit.build")
+from tensorplay.utils.cpp_jit import compile as compile_
 
 KERNELS = r"""
 #include <string>
@@ -96,7 +94,7 @@ def rungs() -> dict[str, cpp_jit.Module]:
     modules = {}
     for rung in ("light", "full", "stock"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(build, "first_rung", lambda unit, scans, rung=rung: rung)
+            patch.setattr(compile_, "first_rung", lambda unit, scans, rung=rung: rung)
             text = KERNELS if rung != "stock" else KERNELS.replace("throw 42", "")
             exports = NAMES
             made = cpp_jit.build_source(f"each_{rung}", cpp_jit.Source(text), exports=exports)
