@@ -34,6 +34,8 @@ _ZERO_FROM: Final = 30.0  # erfc is zero in float64 from 27.3 on
 
 
 def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
+    if not x.size:
+        return x
     result = np.full_like(x, coefficients[0])
     for c in coefficients[1:]:
         result *= x

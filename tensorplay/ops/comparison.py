@@ -55,8 +55,11 @@ def _comparison(
         return d
 
     def impl(x: Any, y: Any) -> Any:
-        if type(x) is type(y) is np.ndarray and x.dtype is y.dtype and x.dtype.kind != "c":
-            return function(x, y)
+        if type(x) is np.ndarray and x.dtype.kind == "f":
+            other = type(y)
+            # A Python number takes the type of the array, as it does in NumPy.
+            if other is float or other is int or (other is np.ndarray and x.dtype is y.dtype):
+                return function(x, y)
         d = types(x, y)
         if d.kind != _dtype.INTEGER:
             return function(cast(x, d), cast(y, d))

@@ -154,7 +154,7 @@ def unary(
             d = _dtype.from_numpy_dtype(x.dtype)
             compute, result = types(d)
             plan = compute.numpy, result.numpy
-            if d.is_differentiable:  # of other types the plan may depend on the default type
+            if d.is_differentiable or not to_float:  # else it depends on the default type
                 plans[x.dtype] = plan
         y = function(x if x.dtype is plan[0] else x.astype(plan[0]), *rest)
         return y if y.dtype is plan[1] else y.astype(plan[1])
@@ -194,6 +194,20 @@ def _operand_samples(count: int, low: float, high: float) -> Callable[[Any], Ite
             yield Sample((1.25, make(3, low=low, high=high)), name="number first")
 
     return samples
+
+
+def _known_plan(plans: dict[Any, Any], x: Any, y: Any) -> tuple[Any, Any]:
+    """Return the plan of two operands of one type, or None; and `y`, an array if there is one."""
+    plan = plans.get(x.dtype)
+    other = type(y)
+    if other is np.ndarray:
+        return (plan if x.dtype is y.dtype else None), y
+    if plan is not None and (other is float or other is int):
+        if plan[0].is_differentiable:
+            return plan, np.asarray(y, plan[1])
+        if other is int and plan[0].kind == _dtype.INTEGER:
+            return plan, cast(y, plan[0])
+    return None, y  # a number that may raise the kind
 
 
 def binary(
@@ -236,21 +250,14 @@ def binary(
         x, y = args[0], args[1]
         plan = None
         if quick and type(x) is np.ndarray:
-            other = type(y)
-            if other is np.ndarray:
-                if x.dtype is y.dtype:
-                    plan = plans.get(x.dtype)
-            elif other is float or other is int:
-                plan = plans.get(x.dtype)
-                if plan is not None:
-                    y = plan[1].type(y)
+            plan, y = _known_plan(plans, x, y)
         if plan is None:
             promoted, compute_type, result_type_ = types(args)
             plan = promoted, compute_type.numpy, result_type_.numpy
             values = [cast(v, compute_type) for v in args[:operands]]
             if quick:
                 x, y = values
-                if promoted.is_differentiable and promoted is compute_type:
+                if promoted is compute_type:
                     # What two operands of this type do, however it was come by.
                     plans.setdefault(promoted.numpy, plan)
         if check is not None:
@@ -332,7 +339,7 @@ def _scaled(x: Any, alpha: Any) -> Any:
 add = binary(
     "add(Tensor input, Tensor other, *, Scalar alpha=1) -> Tensor",
     "Sum ``input + alpha * other``.",
-    lambda x, y, alpha: np.add(x, _scaled(y, alpha)),
+    lambda x, y, alpha: np.add(x, y if alpha == 1 else _scaled(y, alpha)),
     vjp={
         "input": Vjp(lambda g, s: g),
         "other": Vjp(lambda g, s: g if s.alpha == 1 else g * conj_of(s.alpha)),
@@ -345,7 +352,7 @@ add = binary(
 sub = binary(
     "sub(Tensor input, Tensor other, *, Scalar alpha=1) -> Tensor",
     "Difference ``input - alpha * other``.",
-    lambda x, y, alpha: np.subtract(x, _scaled(y, alpha)),
+    lambda x, y, alpha: np.subtract(x, y if alpha == 1 else _scaled(y, alpha)),
     vjp={
         "input": Vjp(lambda g, s: g),
         "other": Vjp(lambda g, s: -g if s.alpha == 1 else g * -conj_of(s.alpha)),
