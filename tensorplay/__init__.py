@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorplay import autograd, ops, random, testing
-from tensorplay import library as library  # noqa: PLC0414 - a public module
+from tensorplay import (
+    autograd,
+    library as library,
+    ops,
+    random,
+    testing,
+)
 from tensorplay._creation import (
     arange,
     as_tensor,
@@ -30,20 +35,29 @@ from tensorplay._device import device, get_default_device, set_default_device
 from tensorplay._dlpack import from_dlpack, from_numpy, to_dlpack
 from tensorplay._dtype import (
     bfloat16,
+    bool_ as bool,
     can_cast,
     complex64,
+    complex64 as cfloat,
     complex128,
+    complex128 as cdouble,
     dtype,
     finfo,
     float16,
+    float16 as half,
     float32,
+    float32 as float,
     float64,
+    float64 as double,
     get_default_dtype,
     iinfo,
     int8,
     int16,
+    int16 as short,
     int32,
+    int32 as int,
     int64,
+    int64 as long,
     promote_types,
     set_default_dtype,
     uint8,
@@ -51,18 +65,9 @@ from tensorplay._dtype import (
     uint32,
     uint64,
 )
-from tensorplay._dtype import bool_ as bool  # noqa: A004 - the field's spelling
-from tensorplay._dtype import complex64 as cfloat
-from tensorplay._dtype import complex128 as cdouble
-from tensorplay._dtype import float16 as half
-from tensorplay._dtype import float32 as float  # noqa: A004
-from tensorplay._dtype import float64 as double
-from tensorplay._dtype import int16 as short
-from tensorplay._dtype import int32 as int  # noqa: A004
-from tensorplay._dtype import int64 as long
-from tensorplay._printing import set_printoptions
 from tensorplay._functions import *  # noqa: F403 - listed in the stub
 from tensorplay._functions import __all__ as _operator_names
+from tensorplay._printing import set_printoptions
 from tensorplay._tensor import Size, Tensor
 from tensorplay.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from tensorplay.ops.elementwise import result_type
@@ -88,17 +93,87 @@ from tensorplay.random import (
 __version__ = "0.1.0"
 
 __all__ = [
-    "Generator", "Size", "Tensor", "arange", "as_tensor", "asarray", "autograd", "bfloat16",
-    "bool", "broadcast_tensors", "can_cast", "cdouble", "cfloat", "complex128", "complex64",
-    "device", "double", "dtype", "einsum", "empty", "empty_like", "enable_grad", "eye", "finfo",
-    "float", "float16", "float32", "float64", "from_dlpack", "from_numpy", "full", "full_like",
-    "get_default_device", "get_default_dtype", "get_rng_state", "half", "iinfo", "initial_seed",
-    "int", "int16", "int32", "int64", "int8", "is_grad_enabled", "library", "linspace", "long",
-    "manual_seed", "no_grad", "nonzero", "ones", "ones_like", "ops", "promote_types", "rand",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm",
-    "repeat_interleave", "result_type", "seed", "set_default_device", "set_default_dtype",
-    "set_grad_enabled", "set_printoptions", "set_rng_state", "short", "split", "tensor",
-    "tensordot", "testing", "to_dlpack", "uint16", "uint32", "uint64", "uint8", "zeros",
+    "Generator",
+    "Size",
+    "Tensor",
+    "arange",
+    "as_tensor",
+    "asarray",
+    "autograd",
+    "bfloat16",
+    "bool",
+    "broadcast_tensors",
+    "can_cast",
+    "cdouble",
+    "cfloat",
+    "complex64",
+    "complex128",
+    "device",
+    "double",
+    "dtype",
+    "einsum",
+    "empty",
+    "empty_like",
+    "enable_grad",
+    "eye",
+    "finfo",
+    "float",
+    "float16",
+    "float32",
+    "float64",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "full_like",
+    "get_default_device",
+    "get_default_dtype",
+    "get_rng_state",
+    "half",
+    "iinfo",
+    "initial_seed",
+    "int",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_grad_enabled",
+    "library",
+    "linspace",
+    "long",
+    "manual_seed",
+    "no_grad",
+    "nonzero",
+    "ones",
+    "ones_like",
+    "ops",
+    "promote_types",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "random",
+    "randperm",
+    "repeat_interleave",
+    "result_type",
+    "seed",
+    "set_default_device",
+    "set_default_dtype",
+    "set_grad_enabled",
+    "set_printoptions",
+    "set_rng_state",
+    "short",
+    "split",
+    "tensor",
+    "tensordot",
+    "testing",
+    "to_dlpack",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "zeros",
     "zeros_like",
 ]  # fmt: skip
 __all__ += _operator_names  # noqa: PLE0605 - names of operators
@@ -113,7 +188,7 @@ def load_ipython_extension(shell: Any) -> None:
         The packages of the notebook extra are missing.
     """
     try:
-        import tpkernel  # noqa: PLC0415 - only the workbench needs it
+        import tpkernel
     except ImportError as error:
         message = (
             "[load_ext] the workbench needs the notebook extra. Write "
@@ -125,6 +200,6 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take the workbench out of an IPython shell."""
-    import tpkernel  # noqa: PLC0415 - only the workbench needs it
+    import tpkernel
 
     tpkernel.unload_ipython_extension(shell)

@@ -45,7 +45,7 @@ def _made(
     make: Callable[[], Any],
     spec: Spec,
     device: Any,
-    requires_grad: bool,  # noqa: FBT001
+    requires_grad: bool,
 ) -> Tensor:
     """Return the tensor of `spec` on `device`; `make` gives its elements, if it has any."""
     target = _device.as_device(device, where)
@@ -73,20 +73,20 @@ def _dtype_or_default(where: str, dtype: Any) -> dtype_:
     return _dtype.get_default_dtype() if dtype is None else _dtype.as_dtype(dtype, where)
 
 
-def empty(
-    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Return a tensor of `size` with elements of no particular value."""
     spec = Spec(shape_of("empty", size), _dtype_or_default("empty", dtype))
-    return _made("empty", lambda: np.empty(spec.shape, spec.dtype.numpy), spec, device, requires_grad)
+    return _made(
+        "empty", lambda: np.empty(spec.shape, spec.dtype.numpy), spec, device, requires_grad
+    )
 
 
-def zeros(
-    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Return zeros of `size`."""
     spec = Spec(shape_of("zeros", size), _dtype_or_default("zeros", dtype))
-    return _made("zeros", lambda: np.zeros(spec.shape, spec.dtype.numpy), spec, device, requires_grad)
+    return _made(
+        "zeros", lambda: np.zeros(spec.shape, spec.dtype.numpy), spec, device, requires_grad
+    )
 
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -120,7 +120,7 @@ def _like(
     make: Callable[..., Tensor],
     dtype: Any,
     device: Any,
-    requires_grad: bool,  # noqa: FBT001
+    requires_grad: bool,
 ) -> Tensor:
     if not isinstance(input_, Tensor):
         reject(where, "input", "Tensor", input_)
@@ -133,28 +133,40 @@ def _like(
 
 
 def empty_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False  # noqa: A002
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return an uninitialised tensor of the shape, type and device of `input`."""
     return _like("empty_like", input, empty, dtype, device, requires_grad)
 
 
 def zeros_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False  # noqa: A002
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return zeros of the shape, type and device of `input`."""
     return _like("zeros_like", input, zeros, dtype, device, requires_grad)
 
 
 def ones_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False  # noqa: A002
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return ones of the shape, type and device of `input`."""
     return _like("ones_like", input, ones, dtype, device, requires_grad)
 
 
 def full_like(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     fill_value: Any,
     *,
     dtype: Any = None,
@@ -254,7 +266,9 @@ def eye(
     """Return the `n` by `m` matrix (square by default) with ones on its diagonal."""
     shape = shape_of("eye", (n, n if m is None else m))
     d = _dtype_or_default("eye", dtype)
-    return _made("eye", lambda: np.eye(*shape, dtype=d.numpy), Spec(shape, d), device, requires_grad)
+    return _made(
+        "eye", lambda: np.eye(*shape, dtype=d.numpy), Spec(shape, d), device, requires_grad
+    )
 
 
 # --- from data -----------------------------------------------------------------------------------
@@ -278,9 +292,9 @@ def _infer(where: str, data: Any) -> dtype_ | None:
             return _dtype.from_numpy_dtype(data.dtype)
         except TypeError as error:
             reject(where, "data", "numbers", data, str(error))
-    if isinstance(data, SCALARS):
-        return _dtype.scalar_dtype(data)
-    reject(where, "data", "numbers, nested sequences of numbers, or an array", data)
+    if not isinstance(data, SCALARS):
+        reject(where, "data", "numbers, nested sequences of numbers, or an array", data)
+    return _dtype.scalar_dtype(data)
 
 
 def _plain(data: Any) -> Any:
@@ -323,7 +337,9 @@ def _converted(where: str, argument: str, array: Any, d: dtype_, *, exact: bool)
     if d.kind == _dtype.INTEGER and array.size:
         floating = array.dtype.kind in "fV"
         if floating and not np.isfinite(array).all():
-            message = f"[{where}] argument '{argument}': cannot convert a non-finite float to {d!r}."
+            message = (
+                f"[{where}] argument '{argument}': cannot convert a non-finite float to {d!r}."
+            )
             raise ValueError(message)
         limits = _dtype.iinfo(d)
         low, high = array.min().item(), array.max().item()
@@ -360,7 +376,7 @@ def tensor(
     *,
     dtype: Any = None,
     device: Any = None,
-    pin_memory: bool = False,  # noqa: ARG001 - main memory is all there is; kept for programs that set it
+    pin_memory: bool = False,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor with a copy of `data`.

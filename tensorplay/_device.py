@@ -39,15 +39,19 @@ class device:  # noqa: N801 - the field's spelling
     type: str
     index: int | None
 
-    def __init__(self, type: str | device, index: int | None = None) -> None:  # noqa: A002
+    def __init__(self, type: str | device, index: int | None = None) -> None:
         if isinstance(type, device):
             type = str(type)
         if not isinstance(type, str):
-            message = f"[device] argument 'type': expected str or device, got {type.__class__.__name__}."
+            message = (
+                f"[device] argument 'type': expected str or device, got {type.__class__.__name__}."
+            )
             raise TypeError(message)
         match = _PATTERN.match(type)
         if match is None or match[1] not in TYPES or (match[2] and index is not None):
-            message = f"[device] Invalid device string: {type!r}. Expected one of {', '.join(TYPES)}."
+            message = (
+                f"[device] Invalid device string: {type!r}. Expected one of {', '.join(TYPES)}."
+            )
             raise ValueError(message)
         if index is not None and (not isinstance(index, int) or isinstance(index, bool)):
             message = f"[device] argument 'index': expected int, got {index.__class__.__name__}."

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorplay._methods import attach
-from tensorplay._tensor import MetaArray, Tensor, wrap
+from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import grad_mode
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ def _dlpack(
             "write `with tensorplay.no_grad():` around it."
         )
         raise BufferError(message)
-    array = self._array
-    if isinstance(array, MetaArray):
+    if self.is_meta:
         message = "[__dlpack__] a tensor on device meta has no memory to exchange."
         raise BufferError(message)
+    array = self._array
     if max_version is None and not array.flags.writeable and not copy:
         message = (
             f"[__dlpack__] expected memory of its own, got a broadcast view with strides "
@@ -144,8 +144,10 @@ def _dlpack(
         raise BufferError(message)
     options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
     if array.dtype != BFLOAT16:
-        return array.__dlpack__(**options) if any(v is not None for v in options.values()) else (
-            array.__dlpack__()
+        return (
+            array.__dlpack__(**options)
+            if any(v is not None for v in options.values())
+            else (array.__dlpack__())
         )
     capsule = array.view(np.uint16).__dlpack__(**options)
     _tensor_of(capsule).code = K_DL_BFLOAT

@@ -194,7 +194,7 @@ def scalar_dtype(value: complex) -> dtype:
     return _default.to_complex()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def promote_types(a: dtype, b: dtype) -> dtype:
     """Return the smallest type of the lattice that holds both `a` and `b`.
 
@@ -221,7 +221,7 @@ def promote_types(a: dtype, b: dtype) -> dtype:
     return int16 if signed is int8 else signed
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _merge(high: dtype | None, low: dtype | None) -> dtype | None:
     """Combine the results of two categories, `high` having priority."""
     if high is None or low is None:
@@ -233,7 +233,9 @@ def _merge(high: dtype | None, low: dtype | None) -> dtype | None:
     return promote_types(high, low) if low.kind >= FLOATING or high.kind == BOOL else high
 
 
-def combine(dimensioned: Iterable[dtype], zero_dim: Iterable[dtype], scalars: Iterable[dtype]) -> dtype:
+def combine(
+    dimensioned: Iterable[dtype], zero_dim: Iterable[dtype], scalars: Iterable[dtype]
+) -> dtype:
     """Return the result type of operands sorted into the three categories."""
     parts: list[dtype | None] = []
     for group in (dimensioned, zero_dim, scalars):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tensorplay.ops import OPERATORS
 
-__all__ = sorted(
+__all__ = [
     name
     for operator in OPERATORS.values()
     if operator.public_function
     for name in (operator.name, *operator.aliases)
-)
+]
 
 globals().update(
     {

@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
+from typing_extensions import Self
 
 from tensorplay import _device, _dtype, _printing
 from tensorplay._methods import TensorMethods
@@ -146,12 +147,12 @@ class Tensor(TensorMethods):
     __array_ufunc__ = None  # so that `ndarray + tensor` asks the tensor
 
     def __new__(
-        cls: type[TensorT],
+        cls,
         data: Any = (),
         *,
         device: str | device | None = None,
         requires_grad: bool = False,
-    ) -> TensorT:
+    ) -> Self:
         self = object.__new__(cls)
         if isinstance(data, Tensor):
             self._array = data._array if data.is_meta else data._array.copy()
@@ -297,8 +298,7 @@ class Tensor(TensorMethods):
         """
         if self.requires_grad and not force:
             message = (
-                "[numpy] Can't call numpy() on Tensor that requires grad. "
-                "Write x.detach().numpy()."
+                "[numpy] Can't call numpy() on Tensor that requires grad. Write x.detach().numpy()."
             )
             raise RuntimeError(message)
         return self._elements("numpy")
@@ -436,7 +436,7 @@ class Tensor(TensorMethods):
             raise RuntimeError(message)
         self._requires_grad = bool(value)
 
-    def requires_grad_(self, requires_grad: bool = True) -> Tensor:  # noqa: FBT001, FBT002
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set `requires_grad` and return the tensor."""
         self.requires_grad = requires_grad
         return self
@@ -591,7 +591,7 @@ def _plain_array(data: Any, d: dtype) -> npt.NDArray[Any]:
         raise kind(message) from error
 
 
-def _unpickle(cls: type[Tensor], array: Any, d: dtype, requires_grad: bool) -> Tensor:  # noqa: FBT001
+def _unpickle(cls: type[Tensor], array: Any, d: dtype, requires_grad: bool) -> Tensor:
     result: Tensor = object.__new__(cls)
     result.__dict__.update(_array=array, _dtype=d, _requires_grad=requires_grad)
     return result

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
+import dataclasses
 import inspect
+import os
 import types
 import typing
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
 
 from tensorplay._device import device
 from tensorplay._dtype import dtype
@@ -19,6 +24,7 @@ from tensorplay.ops.schema import (
     FunctionSchema,
     Return,
     SchemaType,
+    fits,
 )
 
 __all__ = ["infer_schema", "schema_of"]
@@ -34,7 +40,6 @@ _BASES: Final[dict[Any, str]] = {
     complex: "Scalar",
     dtype: "ScalarType",
     device: "Device",
-    types.NoneType: "None",
 }
 _LISTS: Final = (list, collections.abc.Sequence)
 _HAS_LISTS: Final = {"Tensor", "SymInt", "float", "bool", "Scalar"}
@@ -44,150 +49,240 @@ VALID: Final = (
 )
 
 
-class _Unsupported(Exception):
+class _UnsupportedError(Exception):
     """An annotation without a schema type; carries the advice."""
+
+
+class _UnresolvedError(Exception):
+    """A string annotation that cannot be evaluated; carries the reason."""
+
+
+class _Scope(NamedTuple):
+    """Where the names in string annotations are looked up."""
+
+    globals: dict[str, Any]
+    locals: dict[str, Any]
+
+    def resolve(self, annotation: Any) -> Any:
+        """Return what a string or a forward reference stands for, anything else as it is."""
+        text = (
+            annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else annotation
+        )
+        if not isinstance(text, str):
+            return types.NoneType if annotation is None else annotation
+        try:
+            value = eval(text, self.globals, self.locals)  # noqa: S307 - the user's own annotation
+        except (NameError, AttributeError, SyntaxError, TypeError) as error:
+            message = f"annotation {text!r} cannot be resolved: {error}"
+            raise _UnresolvedError(message) from error
+        return self.resolve(value)
+
+
+def _scope(function: Any) -> _Scope:
+    """Return where `function` was written: its module, its closure, and its running definers."""
+    code = getattr(function, "__code__", None)
+    local: dict[str, Any] = {}
+    cells = getattr(function, "__closure__", None) or ()
+    for name, cell in zip(getattr(code, "co_freevars", ()), cells, strict=True):
+        with contextlib.suppress(ValueError):  # not assigned yet, as the function's own name
+            local[name] = cell.cell_contents
+    # What a definer imported or assigned is in its frame, which is running right now; around it
+    # may run the function that defines the definer.
+    frame = inspect.currentframe()
+    while frame is not None and code is not None:
+        if code in frame.f_code.co_consts:
+            local = {**frame.f_locals, **local}
+            code = frame.f_code
+        frame = frame.f_back
+    return _Scope(dict(getattr(function, "__globals__", {})), local)
 
 
 def _scalar_union(members: tuple[Any, ...]) -> bool:
     return len(members) > 1 and set(members) <= {int, float, bool, complex}
 
 
-def _type_of(annotation: Any) -> SchemaType:
+def _base_of(annotation: Any) -> str | None:
+    if not isinstance(annotation, type):
+        return None
+    if issubclass(annotation, Tensor):  # subclasses of tensors are tensors; bool is no int here
+        return "Tensor"
+    return _BASES.get(annotation)
+
+
+def _type_of(annotation: Any, scope: _Scope) -> SchemaType:
     """Return the schema type of an annotation."""
-    if annotation in _BASES:
-        return SchemaType(_BASES[annotation])
-    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    annotation = scope.resolve(annotation)
+    base = _base_of(annotation)
+    if base is not None:
+        return SchemaType(base)
+    origin = typing.get_origin(annotation)
+    members = tuple(m if m is Ellipsis else scope.resolve(m) for m in typing.get_args(annotation))
+    if origin is typing.Annotated:
+        return _type_of(members[0], scope)
     if origin in (typing.Union, types.UnionType):
         inner = tuple(m for m in members if m is not types.NoneType)
-        if len(inner) < len(members):
-            kind = _type_of(inner[0] if len(inner) == 1 else typing.Union[inner])  # noqa: UP007
-            if kind.optional:
-                raise _Unsupported
-            return SchemaType(kind.base, kind.is_list, kind.size, True, kind.list_of_optional)
         if _scalar_union(inner):
-            return SchemaType("Scalar")
-        raise _Unsupported
-    if origin in _LISTS:
-        kind = _type_of(members[0])
-        if kind.is_list or kind.base not in _HAS_LISTS or (kind.optional and kind.base != "Tensor"):
-            raise _Unsupported
-        return SchemaType(kind.base, True, None, False, kind.optional)
-    if origin is tuple or annotation is tuple:
-        if members and len({*members} - {Ellipsis}) == 1 and members[0] in _BASES:
-            kind = _type_of(members[0])
-            size = None if Ellipsis in members else len(members)
-            return SchemaType(kind.base, True, size)
-        advice = "Write list[...] instead of a tuple of different types."
-        raise _Unsupported(advice)
-    raise _Unsupported
+            return SchemaType("Scalar", optional=len(inner) < len(members))
+        if len(inner) != 1:
+            raise _UnsupportedError(_nearest(annotation))
+        kind = _type_of(inner[0], scope)
+        return SchemaType(kind.base, kind.is_list, kind.size, True, kind.list_of_optional)
+    if origin in _LISTS and members:
+        return _list_of(_type_of(members[0], scope), None)
+    if origin is tuple and members:
+        kinds = {_type_of(m, scope) for m in members if m is not Ellipsis}
+        if len(kinds) == 1:
+            return _list_of(kinds.pop(), None if Ellipsis in members else len(members))
+    raise _UnsupportedError(_nearest(annotation))
+
+
+def _list_of(kind: SchemaType, size: int | None) -> SchemaType:
+    if kind.is_list or kind.base not in _HAS_LISTS or (kind.optional and kind.base != "Tensor"):
+        message = "There are lists of Tensor, Tensor | None, int, float, bool and Number only."
+        raise _UnsupportedError(message)
+    return SchemaType(kind.base, True, size, False, kind.optional)
+
+
+def _nearest(annotation: Any) -> str:
+    """Return advice: the supported spelling that is nearest to `annotation`."""
+    origin = typing.get_origin(annotation) or annotation
+    if origin is tuple:
+        return "Write list[...] instead of a tuple of different types."
+    if origin in (*_LISTS, set, frozenset, dict):
+        return "Write a list with the type of its elements, such as list[Tensor] or list[int]."
+    if isinstance(origin, type):
+        if issubclass(origin, (np.ndarray, np.generic)):
+            return "Write Tensor, or Number for a scalar."
+        if issubclass(origin, os.PathLike):
+            return "Write str."
+    if origin in (typing.Union, types.UnionType):
+        return "Write one type, with | None where it may be left out."
+    return ""
 
 
 def _fail(function: Any, what: str) -> NoReturn:
-    signature = inspect.signature(function)
-    message = f"[infer_schema] {function.__qualname__}{signature}: {what}"
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    message = f"[infer_schema] {name}{inspect.signature(function)}: {what}"
     raise ValueError(message)
 
 
-def _hints(function: Any) -> dict[str, Any]:
-    """Resolve string annotations where the function was written, local imports included."""
-    scope = dict(getattr(function, "__globals__", {}))
-    closure = inspect.getclosurevars(function) if inspect.isfunction(function) else None
-    if closure is not None:
-        scope.update(closure.nonlocals)
-    local: dict[str, Any] = {}
-    frame = inspect.currentframe()
-    code = getattr(function, "__code__", None)
-    # A local import of the definer is in the frame that is defining the function right now.
-    while frame is not None:
-        if code is not None and code in frame.f_code.co_consts:
-            local = dict(frame.f_locals)
-            break
-        frame = frame.f_back
-    found: dict[str, Any] = {}
-    for name, annotation in inspect.get_annotations(function).items():
-        value = annotation
-        if isinstance(annotation, str):
-            try:
-                value = eval(annotation, scope, local)  # noqa: S307 - the user's own annotation
-            except NameError as error:
-                _fail(function, f"argument '{name}': annotation {annotation!r} cannot be resolved: {error}.")
-        found[name] = types.NoneType if value is None else value
-    return found
-
-
 def _default(function: Any, name: str, value: Any, kind: SchemaType) -> Any:
+    """Return the default of an argument as the schema holds it, if it is a value of `kind`."""
     if isinstance(value, dtype):
-        return DtypeName(value.name)
-    if isinstance(value, tuple) and kind.is_list:
+        value = DtypeName(value.name)
+    elif isinstance(value, device):
+        value = str(value)
+    elif isinstance(value, tuple) and kind.is_list:
         value = list(value)
-    plain = (int, float, bool, str, types.NoneType)
-    if isinstance(value, plain) or (isinstance(value, list) and all(isinstance(v, plain) for v in value)):
-        return float(value) if kind.base == "float" and type(value) is int else value
-    _fail(function, f"argument '{name}': expected a default of int, float, bool, str, dtype, None or a list of these, got {value!r}.")
+    elif kind.base == "float" and type(value) is int:
+        value = float(value)
+    if kind.base == "float" and isinstance(value, list):
+        value = [float(v) if type(v) is int else v for v in value]
+    if not fits(value, kind):
+        _fail(function, f"argument '{name}': expected a default of type {kind}, got {value!r}.")
+    return value
 
 
-def _returns(function: Any, annotation: Any) -> tuple[Return, ...]:
+def _guess(value: Any) -> Any:
+    """Return the annotation that the default `value` of an argument without one stands for."""
+    if isinstance(value, (list, tuple)) and value and len({type(v) for v in value}) == 1:
+        return list[type(value[0])]  # type: ignore[misc]  # a type made at run time
+    return type(value) if type(value) in _BASES else Tensor
+
+
+def _returns(function: Any, annotation: Any, scope: _Scope) -> tuple[Return, ...]:
+    annotation = scope.resolve(annotation)
     if annotation is types.NoneType:
         return ()
-    if typing.get_origin(annotation) is tuple:
-        members = typing.get_args(annotation)
-        if Ellipsis not in members:
-            return tuple(_returns(function, m)[0] for m in members)
+    members = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple and Ellipsis not in members:
+        return tuple(Return(_result_type(function, m, annotation, scope)) for m in members)
+    return (Return(_result_type(function, annotation, annotation, scope)),)
+
+
+def _result_type(function: Any, annotation: Any, whole: Any, scope: _Scope) -> SchemaType:
     try:
-        kind = _type_of(annotation)
-    except _Unsupported:
-        kind = SchemaType("str")
-    if kind.optional or kind.base not in {"Tensor", "SymInt", "float", "bool", "Scalar"}:
+        kind = _type_of(annotation, scope)
+    except _UnsupportedError:
+        kind = None
+    if (
+        kind is None
+        or kind.optional
+        or kind.size is not None
+        or kind.list_of_optional
+        or kind.base not in _HAS_LISTS
+        or (kind.is_list and kind.base != "Tensor")
+    ):
         _fail(
             function,
-            f"return: expected Tensor, list[Tensor], int, float, bool, Number, a tuple of these "
-            f"or None, got {annotation!r}.",
+            "return: expected Tensor, list[Tensor], int, float, bool, Number, a tuple of these "
+            f"or None, got {whole!r}.",
         )
-    return (Return(kind),)
+    return kind
+
+
+def _alias(
+    function: Any, name: str, number: int, kind: SchemaType, mutated: tuple[str, ...] | str
+) -> Alias | None:
+    """Return the mark of an argument that is written."""
+    if mutated == "unknown":
+        return Alias(f"a{number}", is_write=True) if kind.is_tensor else None
+    if name not in mutated:
+        return None
+    if not kind.is_tensor:
+        _fail(function, f"argument '{name}' is in mutates_args: expected a Tensor, got {kind}.")
+    return Alias(f"a{number}", is_write=True)
+
+
+def _argument(
+    function: Any, parameter: inspect.Parameter, number: int, scope: _Scope, mutated: Any
+) -> Argument:
+    name, default = parameter.name, parameter.default
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        _fail(function, f"argument '*{name}': expected named arguments, got varargs.")
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        _fail(function, f"argument '{name}': positional-only arguments are not supported.")
+    has_default = default is not parameter.empty
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        annotation = _guess(default) if has_default else Tensor
+    try:
+        kind = _type_of(annotation, scope)
+    except _UnsupportedError as error:
+        _fail(
+            function, f"argument '{name}': expected {VALID}, got {annotation!r}. {error}".rstrip()
+        )
+    if default is None and not kind.optional:  # None says that it may be left out
+        kind = dataclasses.replace(kind, optional=True)
+    return Argument(
+        name,
+        kind,
+        _default(function, name, default, kind) if has_default else NO_DEFAULT,
+        parameter.kind is parameter.KEYWORD_ONLY,
+        _alias(function, name, number, kind, mutated),
+    )
 
 
 def schema_of(
     function: Any, *, mutates_args: Any = (), namespace: str | None = None, name: str | None = None
 ) -> FunctionSchema:
     """Return the schema that the annotations of `function` say; see `infer_schema`."""
-    hints = _hints(function)
+    signature = inspect.signature(function)
+    scope = _scope(inspect.unwrap(function))
     mutated = _mutated_names(function, mutates_args)
     arguments: list[Argument] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            _fail(function, f"argument '*{parameter.name}': expected named arguments, got varargs.")
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            _fail(function, f"argument '{parameter.name}': positional-only arguments are not supported.")
-        has_default = parameter.default is not parameter.empty
-        annotation = hints.get(parameter.name, parameter.empty)
-        if annotation is parameter.empty:
-            guess = type(parameter.default) if has_default and parameter.default is not None else Tensor
-            annotation = guess if guess in _BASES else Tensor
-        try:
-            kind = _type_of(annotation)
-        except _Unsupported as error:
-            what = (
-                f"argument '{parameter.name}': expected {VALID}, got {annotation!r}. {error}"
-            ).rstrip()
-            _fail(function, what)
-        default = (
-            _default(function, parameter.name, parameter.default, kind) if has_default else NO_DEFAULT
-        )
-        alias = None
-        if mutated == "unknown":
-            alias = Alias("a" + str(len(arguments)), is_write=True) if kind.is_tensor else None
-        elif parameter.name in mutated:
-            if not kind.is_tensor:
-                _fail(function, f"argument '{parameter.name}' is in mutates_args: expected a Tensor, got {kind}.")
-            alias = Alias("a" + str(len(arguments)), is_write=True)
-        keyword = parameter.kind is parameter.KEYWORD_ONLY
-        arguments.append(Argument(parameter.name, kind, default, keyword, alias))
-    result = hints.get("return", inspect.Signature.empty)
-    returns = (
-        (Return(SchemaType("Tensor")),) if result is inspect.Signature.empty and mutated == ()
-        else () if result is inspect.Signature.empty
-        else _returns(function, result)
-    )  # fmt: skip
+    where = ""
+    try:
+        for parameter in signature.parameters.values():
+            where = f"argument '{parameter.name}'"
+            arguments.append(_argument(function, parameter, len(arguments), scope, mutated))
+        where = "return"
+        if signature.return_annotation is not signature.empty:
+            returns = _returns(function, signature.return_annotation, scope)
+        else:
+            returns = () if mutated else (Return(SchemaType("Tensor")),)
+    except _UnresolvedError as error:
+        _fail(function, f"{where}: {error}.")
     return FunctionSchema(name or function.__name__, tuple(arguments), returns, namespace)
 
 
@@ -196,10 +291,19 @@ def _mutated_names(function: Any, mutates_args: Any) -> tuple[str, ...] | str:
         return "unknown"
     names = (mutates_args,) if isinstance(mutates_args, str) else tuple(mutates_args)
     if not all(isinstance(n, str) for n in names):
-        message = f"[infer_schema] argument 'mutates_args': expected names of arguments, got {mutates_args!r}."
+        message = (
+            "[infer_schema] argument 'mutates_args': expected names of arguments, "
+            f"got {mutates_args!r}."
+        )
         raise TypeError(message)
     known = set(inspect.signature(function).parameters)
     missing = [n for n in names if n not in known]
+    if missing and isinstance(mutates_args, str):
+        message = (
+            f"[infer_schema] argument 'mutates_args': expected the name of an argument out of "
+            f"{sorted(known)}, a sequence of them or 'unknown', got {mutates_args!r}."
+        )
+        raise TypeError(message)
     if missing:
         message = (
             f"[infer_schema] argument 'mutates_args': {missing} were not found in the custom op's "
@@ -215,7 +319,7 @@ def infer_schema(
     *,
     mutates_args: Any,
     op_name: str | None = None,
-    tags: Any = (),  # noqa: ARG001 - tags change no schema text
+    tags: Any = (),
 ) -> str:
     """Return schema text for `prototype_function` from its annotations.
 

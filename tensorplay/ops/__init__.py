@@ -19,7 +19,7 @@ class Namespace:
         self._members: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or name == "_members":
             raise AttributeError(name)
         if name not in self._members:
             message = (

@@ -50,8 +50,13 @@ def _boolean(value: Any) -> bool:
     raise TypeError
 
 
+_TRACKED = "a number, got a Tensor that requires grad. Write x.item() or x.detach()."
+
+
 def _scalar(value: Any) -> Any:
     if isinstance(value, Tensor) and value.ndim == 0:
+        if value.requires_grad:  # as a number it would lose its history
+            raise TypeError(_TRACKED)
         return value.item()
     if isinstance(value, (np.number, np.bool_)):
         return value.item()
@@ -97,6 +102,10 @@ def converter(where: str, argument: Argument) -> Callable[[Any], Any]:
     else:
         one = _ONE[kind.base]
 
+    prefix = f"[{where}]"
+    # A size of 1 says only that one number stands for a list, as for the dims of a reduction.
+    exact = kind.size if kind.size is not None and kind.size > 1 else None
+
     def convert(value: Any) -> Any:
         if value is None and (kind.optional or argument.default is None):
             return None
@@ -105,16 +114,28 @@ def converter(where: str, argument: Argument) -> Callable[[Any], Any]:
                 return one(value)
             if isinstance(value, (list, tuple)):
                 if one is _integer and set(map(type, value)) <= _INT:  # sizes of small operators
-                    return tuple(value)
-                found = tuple(one(v) for v in value)
+                    found = tuple(value)
+                else:
+                    found = tuple(
+                        None if v is None and kind.list_of_optional else one(v) for v in value
+                    )
             elif kind.size is not None or isinstance(value, Tensor):
                 found = (one(value),) * (kind.size or 1)
             else:
-                raise TypeError  # noqa: TRY301 - one place words the error
+                raise TypeError
         except TypeError as error:
-            if str(error).startswith("["):
+            if str(error).startswith(prefix):
                 raise
+            if str(error) == _TRACKED:
+                message = f"{prefix} argument '{argument.name}': expected {_TRACKED}"
+                raise TypeError(message) from None
             reject(where, argument.name, kind, value)
+        if exact is not None and len(found) != exact:
+            message = (
+                f"{prefix} argument '{argument.name}': expected {exact} values ({kind}), got "
+                f"{len(found)}."
+            )
+            raise ValueError(message)
         return found
 
     return convert

@@ -2,7 +2,8 @@
 
 Grammar::
 
-    schema   := [ns "::"] name ["." overload] "(" [arg ("," arg)*] ["," "*" ("," arg)+] ")" "->" returns
+    schema   := [ns "::"] name ["." overload] "(" arguments ")" "->" returns
+    arguments := [arg ("," arg)*] ["," "*" ("," arg)+]
     arg      := type [name] ["=" default]
     type     := base [alias] ["?"] ["[" [size] "]"] ["?"]
     base     := Tensor | int | SymInt | float | bool | str | Scalar | ScalarType | Device | Layout
@@ -28,6 +29,7 @@ __all__ = [
     "FunctionSchema",
     "Return",
     "SchemaType",
+    "fits",
     "parse_schema",
 ]
 
@@ -203,7 +205,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 }  # fmt: skip
 
 
-def _fits(value: Any, type_: SchemaType) -> bool:
+def fits(value: Any, type_: SchemaType) -> bool:
     """Tell whether `value` may be the default of an argument of `type_`.
 
     None is: it marks what may be left out, and the operator says what that means.
@@ -260,7 +262,9 @@ class _Parser:
 
     def expect(self, mark: str) -> None:
         if not self.take(mark):
-            self.fail(f"expected '{mark}', got {self.token!r}" if self.token else f"expected '{mark}'")
+            self.fail(
+                f"expected '{mark}', got {self.token!r}" if self.token else f"expected '{mark}'"
+            )
 
     def word(self, what: str) -> str:
         if self.kind != "word":
@@ -283,7 +287,7 @@ class _Parser:
                 if kwarg_only:
                     self.fail("a second '*'")
                 kwarg_only = True
-                if self.token != ",":
+                if self.token != ",":  # noqa: S105 - a mark, no password
                     self.fail("expected an argument after '*'")
                 self.advance()
             start = self.start
@@ -291,7 +295,11 @@ class _Parser:
             if any(a.name == argument.name for a in arguments):
                 self.start = start
                 self.fail(f"a second argument '{argument.name}'")
-            if not kwarg_only and not argument.has_default and any(a.has_default for a in arguments):
+            if (
+                not kwarg_only
+                and not argument.has_default
+                and any(a.has_default for a in arguments)
+            ):
                 self.start = start
                 self.fail(f"argument '{argument.name}' without default after one with default")
             arguments.append(argument)
@@ -303,11 +311,9 @@ class _Parser:
 
     def type(self) -> tuple[SchemaType, Alias | None]:
         if self.token not in BASES:
-            self.fail(
-                f"unknown type specifier {self.token!r}, expected one of {', '.join(BASES)}"
-            )
+            self.fail(f"unknown type specifier {self.token!r}, expected one of {', '.join(BASES)}")
         base = self.advance()
-        alias = self.alias() if self.token == "(" else None
+        alias = self.alias() if self.token == "(" else None  # noqa: S105
         inner = self.take("?")
         if not self.take("["):
             return SchemaType(base, optional=inner), alias
@@ -342,7 +348,7 @@ class _Parser:
         if self.take("="):
             start = self.start
             default = self.default(type_)
-            if not _fits(default, type_):
+            if not fits(default, type_):
                 self.start = start
                 self.fail(f"the default of '{name}' is no value of {type_}")
         return Argument(name, type_, default, kwarg_only, alias)
@@ -357,7 +363,11 @@ class _Parser:
             return values
         if self.kind == "number":
             text = self.advance()
-            return float(text) if type_.base == "float" or not text.lstrip("+-").isdigit() else int(text)
+            return (
+                float(text)
+                if type_.base == "float" or not text.lstrip("+-").isdigit()
+                else int(text)
+            )
         if self.kind == "string":
             text = self.advance()[1:-1]
             return re.sub(r"\\(.)", lambda m: _UNESCAPED.get(m[1], m[1]), text, flags=re.DOTALL)
@@ -365,10 +375,10 @@ class _Parser:
         constants = {"None": None, "True": True, "False": False}
         if word in constants:
             return constants[word]
-        if type_.base == "ScalarType" and dtype_named(word) is not None:
-            return DtypeName(word)
-        self.start = start
-        self.fail(f"unknown default {word!r} for {type_}")
+        if type_.base != "ScalarType" or dtype_named(word) is None:
+            self.start = start
+            self.fail(f"unknown default {word!r} for {type_}")
+        return DtypeName(word)
 
     def returns(self) -> tuple[Return, ...]:
         if not self.take("("):
