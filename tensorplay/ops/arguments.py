@@ -106,8 +106,14 @@ def converter(where: str, argument: Argument) -> Callable[[Any], Any]:
     # A size of 1 says only that one number stands for a list, as for the dims of a reduction.
     exact = kind.size if kind.size is not None and kind.size > 1 else None
 
+    # Most calls leave an argument out, and its default needs no conversion.
+    default = argument.default
+    ready = default is None or (type(default) in (bool, int, float) and not kind.is_list)
+
     def convert(value: Any) -> Any:
-        if value is None and (kind.optional or argument.default is None):
+        if value is default and ready:
+            return value
+        if value is None and kind.optional:
             return None
         try:
             if not kind.is_list:
