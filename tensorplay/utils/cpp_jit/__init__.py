@@ -3,6 +3,7 @@
 The engine's entry points (`load_inline`, `build_inline`, `load`, `build`, `load_module`,
 `system_lib`, `is_available`) with a content-keyed cache, errors at the person's own lines and
 compile times of a tenth of a second; and `build_source`, which says everything about a build.
+`cpp_jit.cache` lists, measures, explains, limits and clears what was built.
 
 >>> from tensorplay.utils import cpp_jit
 >>> m = cpp_jit.load_inline("demo", cpp_sources="int64_t twice(int64_t n) { return 2 * n; }",
@@ -13,6 +14,7 @@ compile times of a tenth of a second; and `build_source`, which says everything 
 
 from __future__ import annotations
 
+from tensorplay.utils.cpp_jit import cache
 from tensorplay.utils.cpp_jit.build import Build, build_source
 from tensorplay.utils.cpp_jit.compile import Source
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
@@ -33,6 +35,7 @@ __all__ = [
     "build",
     "build_inline",
     "build_source",
+    "cache",
     "is_available",
     "load",
     "load_inline",

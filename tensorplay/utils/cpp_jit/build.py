@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorplay.utils.cpp_jit import support, toolchain
-from tensorplay.utils.cpp_jit.cache import (
+from tensorplay.utils.cpp_jit.cache import keep_within_limit, writable
+from tensorplay.utils.cpp_jit.compile import Product, Source, Unit, compile_unit
+from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
+from tensorplay.utils.cpp_jit.errors import MissingToolError
+from tensorplay.utils.cpp_jit.source import scan
+from tensorplay.utils.cpp_jit.store import (
     FORMAT,
     Cache,
     FileState,
@@ -25,10 +30,6 @@ from tensorplay.utils.cpp_jit.cache import (
     safe_name,
     write_atomically,
 )
-from tensorplay.utils.cpp_jit.compile import Product, Source, Unit, compile_unit
-from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
-from tensorplay.utils.cpp_jit.errors import MissingToolError
-from tensorplay.utils.cpp_jit.source import scan
 
 if TYPE_CHECKING:
     from tensorplay.utils.cpp_jit.load import Module
@@ -221,6 +222,15 @@ def _request_of(unit: Unit) -> str:
     )
 
 
+def common_inputs() -> dict[str, str]:
+    """Return what every build depends on, by the words that name it to a person."""
+    return {
+        "variables of the compiler": toolchain.environment_key(),
+        "the engine": support.engine_state(),
+        "TensorPlay's own headers": support.own_state(),
+    }
+
+
 def _facts(unit: Unit) -> dict[str, Any]:
     """Return what the scan knows that a caller of the library wants to know."""
     found = scan(unit.source.text)
@@ -237,6 +247,16 @@ def _facts(unit: Unit) -> dict[str, Any]:
         "docs": {name: doc for name, doc in unit.exports.items() if doc},
         "stateful": found.stateful or generated.stateful or hidden,
         "unloadable": not (found.leaves_pointers or generated.leaves_pointers or hidden),
+        "inputs": {
+            "the source": digest(unit.source.text),
+            "the name or first line of the source": [unit.shown_name, unit.source.first_line],
+            "the generated code": digest(unit.preamble, unit.generated),
+            "the exports": unit.exports,
+            "the compiler flags": unit.cflags,
+            "the linker flags": unit.ldflags,
+            "the include paths": unit.include_paths,
+            **common_inputs(),
+        },
     }
 
 
@@ -265,6 +285,7 @@ def find_or_build(
         return dataclasses.replace(found, _again=again(found.folder.name))
     if compiler is None:
         compiler = toolchain.find_compiler()  # raises with what was looked for
+    cache = writable(cache)
     with cache.lock(request, f"the library {name!r}"):
         if found := _find(cache, request, identity):
             return dataclasses.replace(found, _again=again(found.folder.name))
@@ -276,6 +297,7 @@ def find_or_build(
             entry = _publish(
                 cache, request, name, compiler, work, product, facts(), seconds, start_ns
             )
+    keep_within_limit(cache)
     data = cache.entry(entry)
     if data is None:
         raise RuntimeError(f"the library {name!r} vanished from {cache.root} while it was built")
@@ -299,6 +321,7 @@ def _find(cache: Cache, request: str, compiler: str | None) -> Build | None:
                 return known[2]
         data = cache.entry(record.entry)
         if data is not None:
+            cache.touch(cache.folder(record.entry))
             return _build_of(cache, record.entry, data, cached=True)
         cache.drop(request, record.entry, "damaged or incomplete")
         record = cache.find(request, compiler)
@@ -377,6 +400,7 @@ def _publish(
         "dependencies": paths,
         "diagnostics": [d.to_dict() for d in product.diagnostics],
         "log": product.log,
+        "files": {file.path: file.sha256 for file in files},
         "request": request,
         **facts,
     }

@@ -1,398 +1,205 @@
-"""The build cache: what was built from exactly what, found again without starting a process.
-
-A *request* is everything that a caller asks for (texts, exports, flags, variables, the headers of
-the engine and of this package). Its file lists *records*: one per set of files that a compiler read
-for it, with their content hashes, naming the *entry* folder that holds the library. A request whose
-files are unchanged leads to its entry; anything else is built.
-
-Entries appear by one rename and never change. A folder name is used once, so a path that some
-process may have loaded never gets other content.
-"""
+"""What a person can see and do about the build cache: list, measure, explain, clear, limit."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import functools
-import hashlib
 import json
-import os
-import re
-import secrets
 import shutil
+import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tensorplay.utils.cpp_jit.errors import BuildCacheWarning
+from tensorplay.utils.cpp_jit.store import Cache, cache_at, default_cache
 
-FORMAT = 1
-#: A file changed this shortly before it was recorded may have changed again within the resolution
-#: of its time stamp, so its content is compared and not its time.
-_SETTLED_NS = 2_000_000_000
-_MAX_RECORDS = 8
-_STALE_SECONDS = 3600.0
-_PATIENCE_SECONDS = 10.0
+_EVERY_SECONDS = 300.0
+_limit = 2**30
 
 
 @dataclass(frozen=True)
-class FileState:
-    """A file as a compiler read it."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    sha256: str
-
-    @classmethod
-    def of(cls, path: str) -> FileState:
-        """Return the present state of a file."""
-        state = stat(path)
-        return cls(path, state.st_size, state.st_mtime_ns, _file_hash(path, state))
-
-    def holds(self, recorded_ns: int) -> bool:
-        """Return whether the file still has this content."""
-        try:
-            state = stat(self.path)
-        except OSError:
-            return False
-        if state.st_size != self.size:
-            return False
-        if state.st_mtime_ns == self.mtime_ns and recorded_ns - self.mtime_ns > _SETTLED_NS:
-            return True
-        try:
-            return hashlib.sha256(Path(self.path).read_bytes()).hexdigest() == self.sha256
-        except OSError:
-            return False
-
-
-def stat(path: str) -> os.stat_result:
-    """Return the state of a file; without a Path object, since a lookup does this 200 times."""
-    return os.stat(path)  # noqa: PTH116
-
-
-_hashes: dict[tuple[str, int, int], str] = {}
-
-
-def _file_hash(path: str, state: os.stat_result) -> str:
-    key = (path, state.st_size, state.st_mtime_ns)
-    if time.time_ns() - state.st_mtime_ns <= _SETTLED_NS or key not in _hashes:
-        _hashes[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return _hashes[key]
-
-
-@dataclass(frozen=True)
-class Record:
-    """One successful build of a request."""
-
-    compiler: str
-    entry: str
-    files: tuple[FileState, ...]
-    precompiled: str | None
-    absent: tuple[str, ...]
-    recorded_ns: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as plain data."""
-        return {
-            "compiler": self.compiler,
-            "entry": self.entry,
-            "files": [[f.path, f.size, f.mtime_ns, f.sha256] for f in self.files],
-            "precompiled": self.precompiled,
-            "absent": list(self.absent),
-            "recorded_ns": self.recorded_ns,
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Record:
-        """Return the record that `to_json` described."""
-        return cls(
-            compiler=data["compiler"],
-            entry=data["entry"],
-            files=tuple(FileState(*file) for file in data["files"]),
-            precompiled=data["precompiled"],
-            absent=tuple(data["absent"]),
-            recorded_ns=data["recorded_ns"],
-        )
-
-
-class Cache:
-    """One cache folder.
+class CachedLibrary:
+    """One library in the cache.
 
     Parameters
     ----------
-    root
-        Its path; made when something is first written.
+    name, key
+        As in `Build`.
+    folder
+        Where it is.
+    size
+        Bytes of its folder.
+    created
+        Date and time of the build.
+    used
+        When it was last used, in seconds since the epoch.
+    seconds
+        What the build took.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._records: dict[str, tuple[int, tuple[Record, ...]]] = {}
-        self._file_sets: dict[str, tuple[int, tuple[FileState, ...]]] = {}
-
-    # Requests
-
-    def records(self, request: str) -> tuple[Record, ...]:
-        """Return what is known about a request, the newest first."""
-        file = self._request_file(request)
-        try:
-            stamp = file.stat().st_mtime_ns
-        except OSError:
-            return ()
-        known = self._records.get(request)
-        if known and known[0] == stamp and time.time_ns() - stamp > _SETTLED_NS:
-            return known[1]
-        try:
-            data = json.loads(file.read_text("utf-8"))
-            records = tuple(Record.from_json(item) for item in data["records"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return ()  # half-known is unknown: it is built again and the file replaced
-        self._records[request] = (stamp, records)
-        return records
-
-    def find(self, request: str, compiler: str | None) -> Record | None:
-        """Return a record of this request whose files are all as they were.
-
-        Parameters
-        ----------
-        request
-            Digest of the request.
-        compiler
-            Identity of the compiler that would build it; None takes any, for machines that have
-            none.
-        """
-        for record in self.records(request):
-            if compiler is not None and record.compiler != compiler:
-                continue
-            if any(os.path.lexists(path) for path in record.absent):
-                continue
-            if not all(file.holds(record.recorded_ns) for file in record.files):
-                continue
-            if record.precompiled is not None and not self.file_set_holds(record.precompiled):
-                continue
-            return record
-        return None
-
-    def add(self, request: str, record: Record) -> None:
-        """Put a record before the others of its request."""
-        others = [r for r in self.records(request) if r.entry != record.entry]
-        kept = [record, *others][:_MAX_RECORDS]
-        data = {"format": FORMAT, "records": [r.to_json() for r in kept]}
-        write_atomically(self._request_file(request), json.dumps(data))
-
-    def forget(self, request: str, entry: str) -> None:
-        """Remove the records that lead to an entry."""
-        kept = [r.to_json() for r in self.records(request) if r.entry != entry]
-        data = {"format": FORMAT, "records": kept}
-        write_atomically(self._request_file(request), json.dumps(data))
-
-    def _request_file(self, request: str) -> Path:
-        return self.root / "requests" / request[:2] / f"{request}.json"
-
-    # Sets of files, shared by the many cells that use one precompiled header
-
-    def add_file_set(self, files: Sequence[FileState]) -> str:
-        """Keep a set of file states and return its name."""
-        data = {
-            "format": FORMAT,
-            "recorded_ns": time.time_ns(),
-            "files": [[f.path, f.size, f.mtime_ns, f.sha256] for f in files],
-        }
-        name = digest(*(f"{f.path}\0{f.sha256}" for f in files))
-        write_atomically(self.root / "filesets" / f"{name}.json", json.dumps(data))
-        return name
-
-    def file_set(self, name: str) -> tuple[int, tuple[FileState, ...]] | None:
-        """Return when a set of files was recorded and the files, or None."""
-        if name not in self._file_sets:
-            try:
-                text = (self.root / "filesets" / f"{name}.json").read_text("utf-8")
-                data = json.loads(text)
-                files = tuple(FileState(*file) for file in data["files"])
-                self._file_sets[name] = (data["recorded_ns"], files)
-            except (OSError, ValueError, KeyError, TypeError):
-                return None
-        return self._file_sets[name]
-
-    def file_set_holds(self, name: str) -> bool:
-        """Return whether all files of a set are as they were."""
-        found = self.file_set(name)
-        return found is not None and all(file.holds(found[0]) for file in found[1])
-
-    # Entries
-
-    def entry(self, name: str) -> dict[str, Any] | None:
-        """Return the description of an entry whose library is whole, else None."""
-        folder = self.root / "entries" / name
-        try:
-            data: dict[str, Any] = json.loads((folder / "entry.json").read_text("utf-8"))
-            library = (folder / data["library"]).read_bytes()
-        except (OSError, ValueError, KeyError):
-            return None
-        if hashlib.sha256(library).hexdigest() != data["sha256"]:
-            return None
-        return data
-
-    def folder(self, entry: str) -> Path:
-        """Return the folder of an entry."""
-        return self.root / "entries" / entry
-
-    def publish(self, work: Path, name: str, key: str) -> str:
-        """Move a finished private folder among the entries and return the entry's name."""
-        entry = f"{safe_name(name)}-{key[:20]}-{secrets.token_hex(3)}"
-        target = self.root / "entries" / entry
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work.rename(target)
-        return entry
-
-    def drop(self, request: str, entry: str, reason: str) -> None:
-        """Remove a damaged entry and say so."""
-        warnings.warn(
-            f"the cached library {entry} was {reason}; it is built again", BuildCacheWarning, 2
-        )
-        self.forget(request, entry)
-        self.remove(self.root / "entries" / entry)
-
-    def remove(self, folder: Path) -> None:
-        """Remove a folder so that nobody sees it half removed."""
-        grave = self.root / "tmp" / f"removed-{secrets.token_hex(6)}"
-        grave.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            folder.rename(grave)
-        shutil.rmtree(grave, ignore_errors=True)
-
-    # Work
-
-    @contextlib.contextmanager
-    def workspace(self) -> Iterator[Path]:
-        """Yield a private folder on the cache's file system; removed unless it was published."""
-        parent = self.root / "tmp"
-        parent.mkdir(parents=True, exist_ok=True)
-        folder = parent / f"build-{os.getpid()}-{secrets.token_hex(6)}"
-        folder.mkdir()
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def lock(self, name: str, what: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold a lock that the operating system releases with its holder; yield whether it is held.
-
-        Parameters
-        ----------
-        name
-            Digest of what is built.
-        what
-            How to name it to a person who waits.
-        wait
-            False gives up at once when another holds it.
-        """
-        from filelock import FileLock, Timeout
-
-        folder = self.root / "locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / f"{name[:32]}.lock", thread_local=False, is_singleton=False)
-        holder = folder / f"{name[:32]}.holder"
-        try:
-            lock.acquire(timeout=_PATIENCE_SECONDS if wait else 0)
-        except Timeout:
-            if not wait:
-                yield False
-                return
-            with contextlib.suppress(OSError):
-                who = holder.read_text("utf-8")
-                warnings.warn(f"waiting for {what}, being built by {who}", BuildCacheWarning, 2)
-            lock.acquire(poll_interval=0.02)
-        try:
-            with contextlib.suppress(OSError):
-                started = time.strftime("%H:%M:%S")
-                holder.write_text(f"process {os.getpid()} since {started}", "utf-8")
-            yield True
-        finally:
-            lock.release()
-
-    def tidy(self) -> None:
-        """Remove private folders that dead processes left behind."""
-        limit = time.time() - _STALE_SECONDS
-        with contextlib.suppress(OSError):
-            for folder in (self.root / "tmp").iterdir():
-                with contextlib.suppress(OSError):
-                    if folder.stat().st_mtime < limit:
-                        shutil.rmtree(folder, ignore_errors=True)
+    name: str
+    key: str
+    folder: Path
+    size: int
+    created: str
+    used: float
+    seconds: float
 
 
-@functools.lru_cache(maxsize=8)
-def _cache_at(root: str) -> Cache:
-    cache = Cache(Path(root))
-    cache.tidy()
-    return cache
+def entries(name: str | None = None) -> list[CachedLibrary]:
+    """Return the libraries in the cache, the newest first.
+
+    Parameters
+    ----------
+    name
+        Only those built under this name.
+    """
+    found = []
+    for part in default_cache().parts():
+        if part.kind != "entries":
+            continue
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            data = _description(part.folder)
+            if name is None or data["name"] == name:
+                found.append(
+                    CachedLibrary(
+                        name=data["name"],
+                        key=data["key"],
+                        folder=part.folder,
+                        size=part.size,
+                        created=data["created"],
+                        used=part.used,
+                        seconds=data["seconds"],
+                    )
+                )
+    return sorted(found, key=lambda library: (library.created, library.used), reverse=True)
 
 
-def default_cache() -> Cache:
-    """Return the cache that ``TENSORPLAY_CACHE_DIR`` names, else the user's."""
-    named = os.environ.get("TENSORPLAY_CACHE_DIR")
-    if named:
-        return cache_at(named)
-    from platformdirs import user_cache_dir
-
-    return cache_at(user_cache_dir("tensorplay", appauthor=False))
+def size() -> int:
+    """Return the bytes that the cache takes, precompiled headers included."""
+    return sum(part.size for part in default_cache().parts())
 
 
-def cache_at(folder: str | os.PathLike[str]) -> Cache:
-    """Return the cache in a folder."""
-    return _cache_at(str(Path(folder).expanduser().absolute() / "build"))
+def set_limit(size: int) -> None:
+    """Set the bytes that the cache may take, 1 GiB at first; the longest unused go first.
+
+    Raises
+    ------
+    ValueError
+        The size is negative.
+    """
+    if size < 0:
+        raise ValueError(f"[cpp_jit.set_limit] argument 'size': expected bytes, got {size}")
+    global _limit  # noqa: PLW0603 - one setting of the process
+    _limit = size
+    default_cache().evict(size)
 
 
-def digest(*parts: str | bytes) -> str:
-    """Return a hash of parts that distinguishes where each ends."""
-    state = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        state.update(len(data).to_bytes(8, "little"))
-        state.update(data)
-    return state.hexdigest()
+def clear(name: str | None = None) -> int:
+    """Remove cached libraries; what is loaded goes on working.
+
+    Parameters
+    ----------
+    name
+        Only those built under this name; None removes everything, precompiled headers included.
+
+    Returns
+    -------
+    int
+        Bytes freed.
+    """
+    cache = default_cache()
+    freed = 0
+    if name is not None:
+        for library in entries(name):
+            cache.remove(library.folder)
+            freed += library.size
+        return freed
+    for part in cache.parts():
+        cache.remove(part.folder)
+        freed += part.size
+    for kind in ("requests", "filesets"):
+        cache.remove(cache.root / kind)
+    return freed
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content so that a reader sees the old or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+def explain(name: str) -> str:
+    """Return why the newest library of a name was built, compared with the one before.
+
+    Raises
+    ------
+    LookupError
+        Nothing of this name is in the cache.
+    """
+    found = entries(name)
+    if not found:
+        raise LookupError(f"[cpp_jit.explain] there is no library {name!r} in the cache")
+    newest = _description(found[0].folder)
+    if len(found) == 1:
+        return f"{name!r} was built because no earlier build of it is in the cache"
+    changes = _changes(_description(found[1].folder), newest)
+    if not changes:
+        return f"{name!r} was built again because its earlier build was damaged or removed"
+    return f"{name!r} was built because these changed: {'; '.join(changes)}"
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    changes = [
+        what for what, value in new["inputs"].items() if old["inputs"].get(what, ...) != value
+    ]
+    if old["compiler"] != new["compiler"]:
+        changes.append("the compiler")
+    for path, content in new["files"].items():
+        if path in old["files"] and old["files"][path] != content:
+            changes.append(path)
+    return changes
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((folder / "entry.json").read_text("utf-8"))
+    return data
+
+
+# What builds call
+
+_checked: dict[Path, float] = {}
+
+
+def keep_within_limit(cache: Cache) -> None:
+    """Evict in the background, at most every few minutes."""
+    now = time.monotonic()
+    if now - _checked.get(cache.root, -_EVERY_SECONDS) < _EVERY_SECONDS:
+        return
+    _checked[cache.root] = now
+    thread = threading.Thread(
+        target=cache.evict, args=(_limit,), name="tensorplay-evict", daemon=True
+    )
+    thread.start()
+
+
+_substitutes: dict[Path, Cache] = {}
+
+
+def writable(cache: Cache) -> Cache:
+    """Return the cache, or a temporary one in place of one that cannot be written to."""
+    if cache.root in _substitutes:
+        return _substitutes[cache.root]
     try:
-        part.write_text(text, "utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def safe_name(name: str) -> str:
-    """Return a name as a file name that every system takes."""
-    return re.sub(r"[^A-Za-z0-9_]+", "_", name)[:40] or "kernel"
-
-
-def parse_dependencies(text: str) -> list[str]:
-    """Return the files that a make rule written by a compiler lists."""
-    _, _, rest = text.replace("\\\n", " ").partition(": ")
-    words = re.findall(r"(?:\\.|\$\$|[^\s\\])+", rest)
-    return [re.sub(r"\\([ #\\:])", r"\1", word).replace("$$", "$") for word in words]
-
-
-def tree_state(folders: Iterable[Path]) -> str:
-    """Return a digest of the names and contents of all files below some folders."""
-    parts: list[str] = []
-    for folder in folders:
-        for path in sorted(_walk(str(folder))):
-            state = stat(path)
-            parts += (os.path.relpath(path, folder), _file_hash(path, state))
-    return digest(*parts)
-
-
-def _walk(folder: str) -> Iterator[str]:
-    with os.scandir(folder) as items:
-        for item in items:
-            if item.is_dir():
-                yield from _walk(item.path)
-            elif item.name.endswith((".h", ".hpp", ".cpp", ".inc")):
-                yield item.path
+        (cache.root / "tmp").mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache.root / "tmp"):
+            return cache
+    except OSError as error:
+        folder = tempfile.mkdtemp(prefix="tensorplay-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        warnings.warn(
+            f"the build cache {cache.root} cannot be written to ({error.strerror}); what is "
+            "built now is lost with this process. Set TENSORPLAY_CACHE_DIR to another folder.",
+            BuildCacheWarning,
+            stacklevel=2,
+        )
+        _substitutes[cache.root] = cache_at(folder)
+        return _substitutes[cache.root]

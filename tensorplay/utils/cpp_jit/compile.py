@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorplay.utils.cpp_jit import support, toolchain
-from tensorplay.utils.cpp_jit.cache import Cache, parse_dependencies
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
 from tensorplay.utils.cpp_jit.exports import check_exports
@@ -28,6 +27,7 @@ from tensorplay.utils.cpp_jit.source import (
     scan,
     uses_special_functions,
 )
+from tensorplay.utils.cpp_jit.store import Cache, parse_dependencies
 
 _STOCK_HEADERS = (
     "tvm/ffi/container/tensor.h",

@@ -8,10 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tensorplay.utils.cpp_jit import support, toolchain
-from tensorplay.utils.cpp_jit.build import Build, find_or_build
-from tensorplay.utils.cpp_jit.cache import (
+from tensorplay.utils.cpp_jit.build import Build, common_inputs, find_or_build
+from tensorplay.utils.cpp_jit.compile import Product, diagnostic_flags, link_arguments
+from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
+from tensorplay.utils.cpp_jit.errors import BuildError
+from tensorplay.utils.cpp_jit.store import (
     FORMAT,
     Cache,
     cache_at,
@@ -19,9 +23,6 @@ from tensorplay.utils.cpp_jit.cache import (
     digest,
     parse_dependencies,
 )
-from tensorplay.utils.cpp_jit.compile import Product, diagnostic_flags, link_arguments
-from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
-from tensorplay.utils.cpp_jit.errors import BuildError
 
 _OBJECTS = frozenset({".o", ".obj", ".a"})
 
@@ -80,8 +81,18 @@ def build_files(
     def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
         return _compile_tree(tree, work, compiler, cache)
 
-    facts = {"signatures": {}, "docs": {}, "stateful": True, "unloadable": False}
-    return find_or_build(name, request, cache, produce, lambda: facts)
+    def facts() -> dict[str, Any]:
+        inputs = {
+            "the list of files": tree.files,
+            "the compiler flags": tree.cflags,
+            "the linker flags": tree.ldflags,
+            "the include paths": tree.include_paths,
+            **common_inputs(),
+        }
+        states = {"stateful": True, "unloadable": False}
+        return {"signatures": {}, "docs": {}, "inputs": inputs, **states}
+
+    return find_or_build(name, request, cache, produce, facts)
 
 
 def _compile_tree(tree: _Tree, work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:

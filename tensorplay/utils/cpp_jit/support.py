@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorplay.utils.cpp_jit.cache import (
+from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
+from tensorplay.utils.cpp_jit.store import (
     Cache,
     FileState,
     digest,
@@ -26,7 +27,6 @@ from tensorplay.utils.cpp_jit.cache import (
     tree_state,
     write_atomically,
 )
-from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.toolchain import Compiler, environment_key, find_engine, run
 
 INCLUDE = Path(__file__).parents[2] / "include"
@@ -145,6 +145,7 @@ def runtime_objects(cache: Cache, compiler: Compiler) -> tuple[Path, ...]:
                 with cache.workspace() as work:
                     sizes = _build_runtime(compiler, work)
                     _publish(cache, work, folder, {"sizes": sizes})
+    _note_use(cache, folder)
     return tuple(folder / name for name in sorted(sizes))
 
 
@@ -163,6 +164,15 @@ def _build_runtime(compiler: Compiler, work: Path) -> dict[str, int]:
             )
         sizes[target] = (work / target).stat().st_size
     return sizes
+
+
+_used: set[Path] = set()
+
+
+def _note_use(cache: Cache, folder: Path) -> None:
+    if folder not in _used:
+        _used.add(folder)
+        cache.touch(folder)
 
 
 def _publish(cache: Cache, work: Path, folder: Path, ready: dict[str, Any]) -> None:
@@ -237,6 +247,7 @@ def _find_precompiled(cache: Cache, key: str) -> Precompiled | None:
     ready = _ready(folder)
     if ready is None or not cache.file_set_holds(ready["file_set"]):
         return None
+    _note_use(cache, folder)
     return Precompiled(folder / _HEADER, ready["file_set"])
 
 
