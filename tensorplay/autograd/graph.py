@@ -105,9 +105,9 @@ class Node:
     def release(self) -> None:
         """Free what was saved for `apply`."""
 
-    def holds_values(self) -> bool:
-        """Tell whether `release` would free something, after which `apply` cannot run again."""
-        return True
+    def saves_result(self) -> bool:
+        """Tell whether the node saved a result of its own."""
+        return False
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:

@@ -10,7 +10,7 @@ from tensorplay._tensor import Spec, Tensor, spec_of, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.engine import check_gradient, run_backward
 from tensorplay.autograd.function_context import zeros_of
-from tensorplay.autograd.graph import Node, edge_of
+from tensorplay.autograd.graph import FREED, Node, edge_of
 
 __all__ = ["ViewOfInput", "check_writable", "rebase_history"]
 
@@ -112,7 +112,7 @@ class CopySlices(Node):
         edges[input_nr] = edge_of(base)
         self.base = spec_of(base)
         super().__init__(edges, (self.base,))
-        self.inner = inner
+        self.inner: Node | None = inner
         self.input_nr = input_nr
         self.replay = replay
 
@@ -121,22 +121,34 @@ class CopySlices(Node):
         grad = grads[0]
         if grad is None:
             return [None] * len(self.edges)
+        if self.inner is None:
+            raise RuntimeError(FREED)
         inside = self.replay(grad)
         results = list(self.inner.apply([inside], needed))
         if len(results) != len(self.edges):
             return results  # the engine says what is wrong with that
         position = self.input_nr
         if needed[position]:
-            covered = self._adjoint(wrap(np.ones(inside.shape, grad._dtype.numpy))).ne(0)
-            kept = results[position]
-            if kept is None:
-                results[position] = grad.masked_fill(covered, 0)
-            else:
+            replaced = results[position]
+            if replaced is not None:
                 where = f"Function {self.inner.name()} returned an invalid gradient at index"
-                spec = Spec(inside.shape, inside.dtype)
-                kept = check_gradient(kept, spec, f"{where} {position}")
-                results[position] = self._adjoint(kept).where(covered, grad)
+                spec = Spec(inside._array.shape, inside._dtype)
+                replaced = self._adjoint(check_gradient(replaced, spec, f"{where} {position}"))
+            results[position] = self._merge(grad, inside, replaced)
         return results
+
+    def _merge(self, grad: Tensor, inside: Tensor, replaced: Tensor | None) -> Tensor:
+        """Return `grad` outside of the view and `replaced`, or zero, inside of it."""
+        if inside._dtype is not grad._dtype:
+            # A view of the real parts: a mask of whole elements would take the imaginary ones too.
+            kept: Tensor = grad - self._adjoint(inside)
+            return kept if replaced is None else kept + replaced
+        ones = wrap(np.ones(inside._array.shape, inside._dtype.numpy))
+        covered = self._adjoint(ones).ne(0)
+        result: Tensor = (
+            grad.masked_fill(covered, 0) if replaced is None else replaced.where(covered, grad)
+        )
+        return result
 
     def _adjoint(self, value: Tensor) -> Tensor:
         """Put `value`, shaped like the view, into zeros shaped like the base."""
@@ -162,8 +174,15 @@ class CopySlices(Node):
         return "CopySlices"
 
     def release(self) -> None:
-        """Free what the node of the write saved."""
-        self.inner.release()
+        """Free what the node of the write saved.
+
+        A node that saved its own result takes part in second derivatives by itself, later in the
+        same pass: it is let go, not emptied.
+        """
+        if self.inner is not None and self.inner.saves_result():
+            self.inner = None
+        elif self.inner is not None:
+            self.inner.release()
 
 
 def rebase_history(tensor: Tensor, node: Node, *, output_nr: int = 0, input_nr: int = 0) -> None:

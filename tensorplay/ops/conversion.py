@@ -10,8 +10,7 @@ from tensorplay import _device, _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.ops.arguments import SCALARS, reject
-from tensorplay.ops.dims import is_dense, strides_of
-from tensorplay.ops.elementwise import broadcast_shapes
+from tensorplay.ops.dims import broadcasts_to, is_dense, strides_of
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ def _type_as(self: Tensor, other: Tensor) -> Tensor:
 
 def _copy_rule(x: Any, src: Any) -> Spec:
     shape = src.shape if isinstance(src, Spec) else ()
-    if broadcast_shapes("copy_", x.shape, shape) != x.shape:
+    if not broadcasts_to(shape, x.shape):
         message = (
             f"[copy_] argument 'src': expected a shape that broadcasts to {list(x.shape)}, "
             f"got {list(shape)}."

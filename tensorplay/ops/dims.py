@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tensorplay._tensor import Spec, contiguous_strides
 
-__all__ = ["is_dense", "resolve_size", "strides_of", "view_strides", "wrap_dim", "wrap_dims"]
+__all__ = ["broadcasts_to", "is_dense", "resolve_size", "strides_of", "view_strides", "wrap_dim", "wrap_dims"]
 
 
 def wrap_dim(where: str, dim: int, ndim: int) -> int:
@@ -71,6 +71,13 @@ def resolve_size(where: str, size: Sequence[int], numel: int) -> tuple[int, ...]
     if open_dims or known != numel:
         raise RuntimeError(f"[{where}] shape '{list(size)}' is invalid for input of size {numel}.")
     return tuple(size)
+
+
+def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Tell whether a tensor of `shape` can be repeated to `target`."""
+    return len(shape) <= len(target) and all(
+        a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False)
+    )
 
 
 def strides_of(spec: Spec) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from tensorplay._dtype import dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor, contiguous_strides, wrap
 from tensorplay.ops.arguments import reject
-from tensorplay.ops.dims import wrap_dim
+from tensorplay.ops.dims import broadcasts_to, wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
 from tensorplay.ops.movement import expand, flatten, pad, reshape, slice_
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
@@ -326,7 +326,7 @@ index_adjoint = Primitive(
 def _index_put_rule(x: Spec, indices: Sequence[Any], values: Any, accumulate: bool) -> Spec:
     picked = _index_shape("index_put", x, indices)
     shape = _shape(values)
-    if broadcast_shapes("index_put", picked, shape) != picked:
+    if not broadcasts_to(shape, picked):
         raise RuntimeError(
             f"[index_put] argument 'values': shape mismatch: value tensor of shape {list(shape)} "
             f"cannot be broadcast to indexing result of shape {list(picked)}."

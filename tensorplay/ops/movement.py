@@ -320,7 +320,7 @@ for _name, _property in {"T": _T, "mT": _mT, "mH": _mH, "H": _mH}.items():
 # dimension, and the shape that remains when dimensions of size 1 are dropped or inserted.
 
 def _sliced(start: Ints, stop: Ints, step: Ints) -> tuple[slice, ...]:
-    return tuple(map(slice, start, stop, step))
+    return (*map(slice, start, stop, step), ...)  # with ... even a 0-d part is a view
 
 
 def _slice_rule(x: Spec, start: Ints, stop: Ints, step: Ints, shape: Ints) -> Spec:

@@ -256,19 +256,27 @@ class Primitive(Operator):
                     )
                     raise ValueError(message)
         result = self.rule(*self.specs(values))
-        if isinstance(result, Spec):
-            return wrap(MetaArray(result), result.dtype)
-        return tuple(wrap(MetaArray(r), r.dtype) for r in result)
+        many = not isinstance(result, Spec)
+        outs = tuple(wrap(MetaArray(r), r.dtype) for r in (result if many else (result,)))
+        if self.view:
+            for number, (out, spec) in enumerate(zip(outs, result if many else (result,), strict=True)):
+                if spec.strides is not None:  # else the rule says that it is a copy
+                    self._tie(values, out, number if many else None)
+        return outs if many else outs[0]
 
     def _mark_view(self, values: list[Any], out: Tensor, number: int | None) -> None:
-        """Tie a result to the memory of the first argument, if it lies there."""
+        """Tie a result to the first argument, if it lies in its memory."""
         source: Tensor = values[0]
         array, root = out._array, source._array
         if array is root:  # a view is an object of its own
             out._array = array = root.view()
         shares = array.base is root or (array.base is not None and array.base is root.base)
-        if not shares and not np.may_share_memory(array, root):
-            return
+        if shares or np.may_share_memory(array, root):
+            self._tie(values, out, number)
+
+    def _tie(self, values: list[Any], out: Tensor, number: int | None) -> None:
+        """Make result `out` a view of the first argument."""
+        source: Tensor = values[0]
         rest = tuple(values[1:])
 
         def replay(base: Tensor) -> Tensor:
@@ -473,9 +481,9 @@ class PrimitiveNode(Node):
                 )
         return results
 
-    def holds_values(self) -> bool:
-        """Tell whether the node saved tensors."""
-        return bool(self._saved)
+    def saves_result(self) -> bool:
+        """Tell whether a formula reads the result."""
+        return "out" in self._saved
 
     def release(self) -> None:
         """Free the saved tensors; a node that saved none can run again."""
