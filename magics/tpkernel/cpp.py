@@ -49,7 +49,9 @@ _VIEW = re.compile(
     r"^(?:const\s+)?(?:::)?(?:tp::)?(In|Out|InOut)\s*<\s*(?P<element>[^,<>]+(?:<[^<>]*>)?)\s*"
     r"(?:,\s*(?P<rank>-?\d+|(?:tp::)?any_rank)\s*)?>\s*(?P<reference>&{0,2})$"
 )
-_TENSOR_TYPES = frozenset({"TensorView", "ffi::TensorView", "tvm::ffi::TensorView", "DLTensor*"})
+_TENSOR_TYPES = frozenset(
+    {"DLTensor*", *(f"{n}Tensor{v}" for n in ("", "ffi::", "tvm::ffi::") for v in ("", "View"))}
+)
 # Calls through which a reference to an element is commonly written.
 _WRITING_CALLS = frozenset({"swap", "std::swap", "exchange", "std::exchange"})
 
@@ -75,6 +77,8 @@ class TensorUse:
         Line of the first such cast.
     checks_dtype
         The body asks for ``x.dtype()``, so the kernel decides itself.
+    untyped
+        The body reads its memory and nothing says as which type.
     strided
         The body asks for strides (or indexes ``x(i, j)`` only), so strided views are admitted.
     written
@@ -86,6 +90,7 @@ class TensorUse:
     dtypes: tuple[str, ...] = ()
     cast_line: int | None = None
     checks_dtype: bool = False
+    untyped: bool = False
     strided: bool = False
     written: bool | None = False
     rank: int | None = None
@@ -519,6 +524,7 @@ class _Facts:
         for dtype in use.dtypes:
             self.add_cast(dtype, use.cast_line or 0)
         self.checks_dtype |= use.checks_dtype
+        self.opaque_cast |= use.untyped
         self.merge_written(use.written)
         if use.strided:
             self.followed_strided = True
@@ -537,6 +543,7 @@ class _Facts:
             dtypes=() if self.opaque_cast else tuple(self.dtypes),
             cast_line=min(self.dtypes.values()) if self.dtypes else None,
             checks_dtype=self.checks_dtype,
+            untyped=self.opaque_cast and not self.checks_dtype,
             strided=self.strides or untouched or (indexed and not self.flat),
             written=self.is_written,
             rank=next(iter(self.ranks)) if len(self.ranks) == 1 else None,

@@ -17,10 +17,12 @@ from collections.abc import Sequence
 
 from IPython.core.error import UsageError
 
-__all__ = ["AT_LINE", "hoist_magic", "split_line"]
+__all__ = ["AT_LINE", "REFUSE", "hoist_magic", "nearest_option", "split_line"]
 
 #: Hidden option that carries where the magic stood, when something was above it.
 AT_LINE = "--at-line"
+#: Hidden option that carries why a cell is refused.
+REFUSE = "--refuse"
 
 _TOKEN = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
 _MAGIC = re.compile(r"^%%(?P<name>\w+)")
@@ -83,10 +85,8 @@ def _without_comment(text: str) -> str:
 def hoist_magic(lines: list[str]) -> list[str]:
     """Move ``%%tpkernel`` up over blank lines and comments; an input step of IPython.
 
-    Raises
-    ------
-    UsageError
-        Code stands above it, or its name is misspelt.
+    Where that cannot be done, the cell becomes one that says why. It does not raise here, because
+    input steps also run when a front end only asks whether a cell is complete.
     """
     first = next((i for i, line in enumerate(lines) if line.strip()), None)
     if first is None:
@@ -96,7 +96,7 @@ def hoist_magic(lines: list[str]) -> list[str]:
         near = difflib.get_close_matches(head["name"], ["tpkernel"], cutoff=0.8)
         if near and head["name"] != "tpkernel" and not _is_magic(head["name"]):
             message = f"Cell magic `%%{head['name']}` not found; did you mean `%%tpkernel`?"
-            raise UsageError(message)
+            return _refusing(message)
         if head["name"] != "tpkernel" or first == 0:
             return lines
     at = next((i for i, line in enumerate(lines) if re.match(r"%%tpkernel\b", line)), None)
@@ -112,8 +112,12 @@ def hoist_magic(lines: list[str]) -> list[str]:
             f"%%tpkernel on line {at + 1} must be the first statement of the cell; move what "
             "stands above it into a cell of its own."
         )
-        raise UsageError(message)
+        return _refusing(message)
     return lines
+
+
+def _refusing(message: str) -> list[str]:
+    return [f"%%tpkernel {REFUSE}={shlex.quote(message)}\n", "//\n"]
 
 
 def _is_python(text: str) -> bool:

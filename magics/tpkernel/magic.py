@@ -28,7 +28,7 @@ from tpkernel.checks import CHECKS
 from tpkernel.cpp import parse_source
 from tpkernel.errors import CellError
 from tpkernel.kernels import BlockedName, Function, KernelModule, Operator
-from tpkernel.line import hoist_magic, nearest_option, split_line
+from tpkernel.line import AT_LINE, REFUSE, hoist_magic, nearest_option, split_line
 from tpkernel.pipeline import BuiltCell, Request, build_cell, check, parse_request, with_records
 from tpkernel.render import error_html
 from tpkernel.report import Report
@@ -43,11 +43,12 @@ _FAILURES = (CellError, cpp_jit.BuildError, cpp_jit.MissingToolError)
 
 @dataclass
 class Slot:
-    """What one cell made at its last run."""
+    """What one cell made at its last run: names, operators and the widget that shows them."""
 
     cell: str
     names: tuple[str, ...]
     operators: tuple[str, ...] = ()
+    definitions: tuple[Any, ...] = ()
     widget: ReportWidget | None = None
 
 
@@ -143,7 +144,8 @@ class TpKernelMagics(Magics):
         "--expect-error", metavar="REGEX",
         help="the cell must fail with an error that matches; then it counts as success",
     )  # fmt: skip
-    @argument("--at-line", type=int, default=1, help=argparse.SUPPRESS)
+    @argument(AT_LINE, type=int, default=1, help=argparse.SUPPRESS)
+    @argument(REFUSE, help=argparse.SUPPRESS)
     @cell_magic
     def tpkernel(self, line: str, cell: str) -> None:
         """Build a C++ cell, bind its operators and functions, check them, and show a report."""
@@ -192,6 +194,11 @@ class TpKernelMagics(Magics):
                 message = (
                     f"%%tpkernel: '{rest[0]}' belongs to no option; flags go after --flags or --"
                 )
+            raise UsageError(message)
+        if options.refuse is not None:
+            raise UsageError(options.refuse)
+        if options.name is not None and not options.name.isidentifier():
+            message = f"%%tpkernel: --name {options.name} cannot be bound; it is no Python name"
             raise UsageError(message)
         return options
 
@@ -255,8 +262,12 @@ class TpKernelMagics(Magics):
             shell.user_ns[built.request.name] = report.module
         else:
             shell.user_ns.update(built.members)
+        own = [o for o in built.spec.operators if not o.helper]
         slot = Slot(
-            report.cell, report.bound, tuple(o.name for o in built.spec.operators if not o.helper)
+            report.cell,
+            report.bound,
+            tuple(o.name for o in own),
+            tuple(built.definitions[o.opname] for o in own),
         )
         self.session.slots[key] = slot
         _remember(report)
@@ -296,6 +307,8 @@ class TpKernelMagics(Magics):
         for name in blocked:
             if name not in shell.user_ns or isinstance(shell.user_ns[name], _OURS):
                 shell.user_ns[name] = BlockedName(name, reason)
+        for operator in previous.definitions if previous is not None else ():
+            operator.register_kernel(None, BlockedName(operator.name, reason))
 
     def _show_expected(self, problem: Exception) -> None:
         text = f"{type(problem).__name__}: {problem}"

@@ -188,7 +188,10 @@ def build_cell(request: Request, cell: Cell | None = None) -> BuiltCell:
     built = time.perf_counter()
     library = found.load()
     kernels = kernels_of(spec, library)
-    definitions = define_operators(spec, kernels)
+    try:
+        definitions = define_operators(spec, kernels)
+    except RuntimeError as problem:  # the name belongs to an operator made in Python
+        raise cell.error(str(problem), line=spec.operators[0].line) from None
     copies = request.contiguous == "copy"
     members: dict[str, Any] = {
         o.opname: Operator(definitions[o.opname], o) for o in spec.operators if not o.helper
@@ -292,6 +295,13 @@ def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
 
 def _notes(spec: CellSpec) -> tuple[str, ...]:
     notes = [f"{name} is not bound: {reason}." for name, reason in spec.skipped]
+    notes += [
+        f"{kernel.title}: nothing says which dtype argument '{argument.name}' may have, so any is "
+        "admitted. Cast its data_ptr(), check its dtype(), or declare dtypes: in front matter."
+        for kernel in spec.kernels
+        for argument in kernel.arguments
+        if argument.untyped and not argument.dtypes
+    ]
     if spec.functions and not spec.operators:
         notes.append(
             "Bound as plain functions. For an operator with a gradient, declare it in front "

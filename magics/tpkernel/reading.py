@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,8 +107,14 @@ class CellReader:
             seen[operator.opname] = operator
         functions: tuple[KernelSpec, ...] = ()
         skipped: list[tuple[str, str]] = []
-        if not cell.entries:
-            derived, functions, skipped = self.undeclared()
+        if cell.entries and self.options.functions is None:
+            skipped = [
+                (f.name, "the cell declares operators; --functions binds others besides")
+                for f in cell.functions
+                if f.name not in taken and not f.internal and f.name not in self.helpers
+            ]
+        else:
+            derived, functions, skipped = self.undeclared(taken)
             operators += derived
         spec = CellSpec(
             cell=cell.name,
@@ -137,16 +144,16 @@ class CellReader:
                 raise cell.error(message, line=self.options.option_line)
 
     def undeclared(
-        self,
+        self, taken: Collection[str]
     ) -> tuple[list[OperatorSpec], tuple[KernelSpec, ...], list[tuple[str, str]]]:
-        """Read a cell without front matter: views give operators, the rest plain kernels."""
+        """Read functions that no entry declares: views give operators, the rest plain kernels."""
         wanted = self.options.functions
         operators: list[OperatorSpec] = []
         plain: dict[str, KernelSpec] = {}
         skipped: list[tuple[str, str]] = []
         names = [f.name for f in self.cell.functions]
         for function in self.cell.functions:
-            if wanted is not None and function.name not in wanted:
+            if function.name in taken or (wanted is not None and function.name not in wanted):
                 continue
             listed = wanted is not None
             reason = self.reason_to_skip(function, listed=listed)
@@ -311,6 +318,7 @@ class CellReader:
             contiguous=use is None or not use.strided,
             writes=None if use is None else use.written,
             because=because,
+            untyped=use is not None and use.untyped and not dtypes,
         )
 
     # -- operators without a declaration ------------------------------------------------------

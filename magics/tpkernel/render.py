@@ -68,7 +68,7 @@ def report_text(report: Report) -> str:
     if report.findings:
         lines += ["", "findings"]
         lines += [f"  {f.level}: {_finding_text(f)}" for f in report.findings]
-    lines += ["", *_build_text(report.build)]
+    lines += ["", *_build_text(report.build), f"  steps   {_steps(report)}"]
     lines += [f"note: {note}" for note in report.notes]
     return "\n".join(lines)
 
@@ -151,6 +151,10 @@ def _finding_text(finding: Finding) -> str:
     return f"{where}: {finding.message}"
 
 
+def _steps(report: Report) -> str:
+    return ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in report.timing.items())
+
+
 def _build_text(build: BuildFacts) -> list[str]:
     how = "found in the cache" if build.cached else "built"
     times = f"{build.seconds:.3f} s to build, ready after {build.ready_seconds:.3f} s"
@@ -180,7 +184,7 @@ def report_html(report: Report) -> str:
         _gradcheck_html(report.gradcheck) if report.gradcheck else "",
         _findings_html(report.findings) if report.findings else "",
         _validation_html(report.validation) if report.validation else "",
-        _build_html(report.build),
+        _build_html(report.build, _steps(report)),
         *(f"<p>Note: {_e(note)}</p>" for note in report.notes),
     ]
     return _one_line(f"<div>{''.join(parts)}</div>")
@@ -317,12 +321,13 @@ def _findings_html(findings: Sequence[Finding]) -> str:
     return _details("Findings", _table("Findings", ("level", "check", "operator", "message"), rows))
 
 
-def _build_html(build: BuildFacts) -> str:
+def _build_html(build: BuildFacts, steps: str) -> str:
     how = "found in the cache" if build.cached else "built"
     rows = [
         ("result", how),
         ("time to build", f"{build.seconds:.3f} s"),
         ("ready after", f"{build.ready_seconds:.3f} s"),
+        ("steps", steps),
         ("headers", build.rung),
         ("library", build.library),
         ("key", build.key),

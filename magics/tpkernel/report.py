@@ -155,7 +155,7 @@ class Finding:
     signal: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """Everything about one run of a cell.
 
@@ -165,6 +165,8 @@ class Report:
         The cell's name, such as ``In[5]``.
     bound
         Names that the run bound.
+    timing
+        Seconds of each step from the text to the loaded kernels.
     notes
         Sentences for the person.
     module
@@ -230,6 +232,9 @@ class Report:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"<Report {self.cell}: {self.title}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/plain": self.to_text(), "text/html": self.to_html()}

@@ -73,6 +73,8 @@ class Argument:
         Range of an integer argument.
     because
         Where the guard comes from, for the report.
+    untyped
+        Its memory is read and nothing says as which dtype.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Argument:
     low: int = 0
     high: int = 0
     because: str = ""
+    untyped: bool = False
 
 
 @dataclass(frozen=True)

@@ -282,3 +282,66 @@ template <class T> void split(tp::In<T, 1> x, tp::Out<T, 1> whole, tp::Out<int64
     assert whole.tolist() == [1.5, 2.5]
     assert count.tolist() == [2]
     assert count.dtype == tp.int64
+
+
+def test_an_operator_over_the_engines_own_views():
+    text = """\
+/*---
+op: mylib::scaled(Tensor x, float factor) -> Tensor
+derivatives: {x: grad * factor}
+---*/
+void scaled(tvm::ffi::TensorView x, double factor, tvm::ffi::TensorView out) {
+  const float* from = static_cast<const float*>(x.data_ptr());
+  float* to = static_cast<float*>(out.data_ptr());
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] = static_cast<float>(from[i] * factor);
+}
+"""
+    report = tpkernel.build(text)
+    assert report.ok, report.to_text()
+    assert report.module.scaled(tp.ones(2), 3.0).tolist() == [3.0, 3.0]
+    assert "expected float32 on cpu, got float64" in refusal(
+        report.module.scaled, np.ones(2), 3.0, kind=TypeError
+    )
+
+
+def test_an_operator_whose_kernel_returns_its_result():
+    text = """\
+/*---
+op: mylib::evens(Tensor x) -> Tensor
+---*/
+tvm::ffi::Tensor evens(tvm::ffi::TensorView x) {
+  const int64_t n = (x.numel() + 1) / 2;
+  auto t = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, tvm::ffi::Shape({n}), x.dtype(),
+                                          x.device());
+  for (int64_t i = 0; i < n; ++i)
+    static_cast<float*>(t.data_ptr())[i] = static_cast<const float*>(x.data_ptr())[2 * i];
+  return t;
+}
+"""
+    report = tpkernel.build(text)
+    assert report.module.evens(tp.arange(5, dtype=tp.float32)).tolist() == [0.0, 2.0, 4.0]
+    with pytest.raises(NotImplementedError, match="no fake kernel"):
+        report.module.evens(tp.ones(5, device="meta"))
+    assert report.operators[0].fake == ""
+
+
+def test_keyword_only_arguments_and_sizes_from_integers():
+    text = """\
+/*---
+op: mylib::powers(Tensor x, *, int n, float scale=2.0) -> Tensor
+shape: {x: [m], out: [m, n + 1]}
+derivatives:
+  x: (grad[:, 1:2] * scale).sum(1) + 0 * (grad * result.detach()).sum(1)
+samples: [{x: [0.5, -0.25], n: 1, scale: 3.0}]
+---*/
+template <class T> void powers(tp::In<T, 1> x, int64_t n, double scale, tp::Out<T, 2> out) {
+  for (int64_t i = 0; i < x.size(0); ++i)
+    for (int64_t j = 0; j <= n; ++j) out(i, j) = scale * std::pow(x(i), static_cast<T>(j));
+}
+"""
+    report = tpkernel.build(text)
+    assert report.ok, report.to_text()
+    out = report.module.powers(tp.tensor([2.0, 3.0]), n=2, scale=1.0)
+    assert out.tolist() == [[1.0, 2.0, 4.0], [1.0, 3.0, 9.0]]
+    meta = report.module.powers(tp.ones(2, device="meta"), n=4)
+    assert tuple(meta.shape) == (2, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -329,3 +330,88 @@ def test_build_without_a_notebook_gives_the_report():
     assert report.to_dict()["build"]["library"].endswith(".so")
     with pytest.raises(ValueError, match="unknown check"):
         tpkernel.build(ADD1, checks=["speed"])
+
+
+def in_cell(shell: Shell, cell_id: str | None) -> None:
+    """Let the shell look like a kernel that runs the cell of this id."""
+    if cell_id is None:
+        shell.ip.__dict__.pop("kernel", None)
+    else:
+        message = {"metadata": {"cellId": cell_id}}
+        shell.ip.__dict__["kernel"] = SimpleNamespace(get_parent=lambda channel: message)
+
+
+def test_an_operator_belongs_to_the_cell_that_made_it(shell: Shell):  # B009
+    in_cell(shell, "one")
+    shell.kernel(SOFTPLUS, "--no-check")
+    first = f"In[{shell.ip.execution_count - 1}]"
+    assert shell.kernel(SOFTPLUS, "--no-check").error is None  # the same cell again
+    first = f"In[{shell.ip.execution_count - 1}]"
+    in_cell(shell, "two")
+    ran = shell.kernel(SOFTPLUS, "--no-check")
+    second = f"In[{shell.ip.execution_count - 1}]"
+    assert isinstance(ran.error, CellError)
+    for word in ("mylib::softplus", first, second, "--replace"):
+        assert word in str(ran.error)
+    assert shell.kernel(SOFTPLUS, "--no-check --replace").error is None
+    in_cell(shell, None)
+
+
+def test_a_cell_with_an_id_removes_what_it_no_longer_defines(shell: Shell):
+    in_cell(shell, "one")
+    shell.kernel("int64_t a() { return 1; }\nint64_t b() { return 2; }")
+    shell.kernel("int64_t a() { return 3; }")
+    assert shell.ok("a()").result == 3
+    assert isinstance(shell.run("b()").error, NameError)
+    in_cell(shell, None)
+
+
+def test_a_failed_build_blocks_the_registered_operator_too(shell: Shell):
+    shell.kernel(SOFTPLUS, "--no-check")
+    shell.ok("other_name = softplus; x = tp.ones(2)")
+    shell.kernel(SOFTPLUS.replace("x.numel()", "x.nummel()"), "--no-check")
+    for call in ("tp.ops.mylib.softplus(x)", "other_name(x)"):
+        assert isinstance(shell.run(call).error, StaleKernelError)
+    shell.kernel(SOFTPLUS, "--no-check")
+    assert shell.ok("tp.ops.mylib.softplus(x).shape").result == (2,)
+
+
+def test_an_operator_made_in_python_is_not_taken_over(shell: Shell):
+    shell.ok(
+        "@tp.library.custom_op('mine::twice', mutates_args=())\n"
+        "def twice(x: tp.Tensor) -> tp.Tensor:\n    return x + x\n"
+    )
+    ran = shell.kernel(SOFTPLUS.replace("mylib::softplus", "mine::twice\nkernel: softplus #"))
+    assert isinstance(ran.error, CellError)
+    text = SOFTPLUS.replace("mylib::softplus(", "mine::twice(").replace(
+        "derivatives:", "kernel: softplus\nderivatives:"
+    )
+    ran = shell.kernel(text)
+    assert "already defined" in str(ran.error)
+
+
+def test_functions_beside_declared_operators_are_bound_when_named(shell: Shell):
+    text = SOFTPLUS + "int64_t version() { return 3; }\n"
+    ran = shell.kernel(text, "--no-check")
+    assert "version is not bound" in ran.text
+    assert "version" not in shell.ip.user_ns
+    shell.kernel(text, "--no-check --functions version")
+    assert shell.ok("version()").result == 3
+    assert shell.ok("softplus(tp.ones(1)).shape").result == (1,)
+
+
+def test_a_kernel_that_reads_untyped_memory_is_noted(shell: Shell):
+    ran = shell.kernel(
+        "#include <cstring>\nvoid copy(tvm::ffi::TensorView x, tvm::ffi::TensorView out) {\n"
+        "  std::memcpy(out.data_ptr(), x.data_ptr(), 8);\n}"
+    )
+    assert "nothing says which dtype argument 'x' may have" in ran.text
+
+
+def test_a_name_that_python_cannot_bind_is_refused(shell: Shell):
+    assert "no Python name" in str(shell.kernel("int f() { return 1; }", "--name 9x").error)
+
+
+def test_an_incomplete_cell_can_be_asked_about_without_an_error(shell: Shell):
+    ask = shell.ip.input_transformer_manager.check_complete
+    assert ask("import os\n%%tpkernel\nint f();")[0] in {"complete", "incomplete", "invalid"}

@@ -197,6 +197,7 @@ function buildPanel(facts) {
       ["result", how],
       ["time to build", `${b.seconds.toFixed(3)} s`],
       ["ready after", `${b.ready_seconds.toFixed(3)} s`],
+      ["steps", Object.entries(facts.timing).map(([k, v]) => `${k} ${(v * 1000).toFixed(1)} ms`).join(", ")],
       ["headers", b.rung],
       ["library", b.library],
       ["key", b.key],
