@@ -11,7 +11,7 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.arguments import reject
-from tensorplay.ops.dims import wrap_dim, wrap_dims
+from tensorplay.ops.dims import broadcasts_to, wrap_dim, wrap_dims
 from tensorplay.ops.elementwise import broadcast_shapes
 from tensorplay.ops.movement import diagonal, diagonal_adjoint, expand, permute, reshape
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
@@ -198,7 +198,7 @@ def _plus_product(name: str, product: Any) -> Any:
     def body(x: Tensor, first: Tensor, second: Tensor, beta: Any, alpha: Any) -> Any:
         out: Any = product(first, second)
         shape = tuple(out.shape)
-        if broadcast_shapes(name, tuple(x.shape), shape) != shape:
+        if not broadcasts_to(tuple(x.shape), shape):
             raise RuntimeError(
                 f"[{name}] argument 'input': expected a shape that broadcasts to {list(shape)}, "
                 f"got {list(x.shape)}."
