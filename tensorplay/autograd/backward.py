@@ -280,7 +280,7 @@ def _batched(
         raise RuntimeError(message)
     (count,) = sizes
     rows = [once([g[i] for g in given], keep or i + 1 < count) for i in range(count)]
-    from tensorplay.ops import stack
+    from tensorplay.ops.joining import stack  # operators lie above this module
 
     return [
         None if any(g is None for g in column) else stack(list(column))

@@ -86,7 +86,8 @@ def check_gradient(grad: Any, spec: Spec, where: str) -> Tensor:
         if grad._dtype.is_complex and not spec.dtype.is_complex:
             grad = grad.real
         grad = grad.to(spec.dtype)
-    return grad
+    result: Tensor = grad
+    return result
 
 
 def _run_tensor_hooks(hooks: Hooks, grad: Tensor) -> Tensor:

@@ -143,12 +143,11 @@ def _check_dirty(
     *,
     recording: bool,
 ) -> None:
+    strangers = [dirty for dirty in ctx._dirty if not _is_any(dirty, tensors)]
+    if strangers:
+        warnings.warn(f"[{name}] a tensor marked dirty is not an input of forward.", stacklevel=4)
+        ctx._dirty = tuple(dirty for dirty in ctx._dirty if not _is_any(dirty, strangers))
     for dirty in ctx._dirty:
-        if not _is_any(dirty, tensors):
-            warnings.warn(
-                f"[{name}] a tensor marked dirty is not an input of forward.", stacklevel=4
-            )
-            continue
         if recording:
             check_writable(dirty, name)
         if not _is_any(dirty, outputs):

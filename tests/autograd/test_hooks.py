@@ -65,7 +65,10 @@ def test_errors_of_tensor_hooks():
     with pytest.raises(RuntimeError, match="doesn't require gradient"):
         tp.ones(1).register_hook(lambda g: g)
     x = leaf(1.0)
-    with x.register_hook(lambda g: tp.ones(2)), pytest.raises(RuntimeError, match="changed the size"):
+    with (
+        x.register_hook(lambda g: tp.ones(2)),
+        pytest.raises(RuntimeError, match="changed the size"),
+    ):
         (x * 2).sum().backward()
     with x.register_hook(lambda g: 1.0), pytest.raises(TypeError, match="Tensor or None"):
         (x * 2).sum().backward()
@@ -160,12 +163,14 @@ def test_node_hooks():
 
 def test_node_hooks_must_return_the_right_number():
     y = leaf(1.0) * 2
-    with y.grad_fn.register_prehook(lambda grads: (grads[0], None)), pytest.raises(
-        RuntimeError, match="expected 1 gradients"
+    with (
+        y.grad_fn.register_prehook(lambda grads: (grads[0], None)),
+        pytest.raises(RuntimeError, match="expected 1 gradients"),
     ):
         y.sum().backward(retain_graph=True)
-    with y.grad_fn.register_hook(lambda inputs, outputs: ()), pytest.raises(
-        RuntimeError, match="incorrect number of gradients"
+    with (
+        y.grad_fn.register_hook(lambda inputs, outputs: ()),
+        pytest.raises(RuntimeError, match="incorrect number of gradients"),
     ):
         y.sum().backward()
 
@@ -209,7 +214,7 @@ def test_graph_can_be_walked():
     y = (x * 2).exp()
     node = y.grad_fn
     assert node.name() == "ExpBackward"
-    (mul, number), = node.next_functions
+    ((mul, number),) = node.next_functions
     assert (mul.name(), number) == ("MulBackward", 0)
     assert mul.next_functions[0][0].name() == "AccumulateGrad"
     assert mul.next_functions[0][0].variable is x

@@ -18,6 +18,9 @@ __all__ = ["Block", "compare"]
 
 Matrix = npt.NDArray[Any]
 
+# Infinities and nan in the matrices are findings; NumPy need not warn of them.
+_quiet = np.errstate(all="ignore")
+
 
 @dataclass(frozen=True)
 class Block:
@@ -61,21 +64,31 @@ class _Comparison:
         self.extra = 8 * epsilon * float(largest)
         self.refined: dict[int, Refined] = {}
 
+    @_quiet
     def tolerance(self, part: slice) -> Matrix:
         p = self.differences.precision
         allowed = p.atol + p.rtol * np.abs(self.numerical[:, part])
         result: Matrix = allowed + self.noise[:, part] + self.extra
         return result
 
+    @_quiet
     def gaps(self, part: slice) -> Matrix:
-        with np.errstate(invalid="ignore"):
-            result: Matrix = np.abs(self.analytical[:, part] - self.numerical[:, part])
+        result: Matrix = np.abs(self.analytical[:, part] - self.numerical[:, part])
         return result
 
+    @_quiet
+    def excess(self, part: slice) -> Matrix:
+        """Return the gaps relative to what is allowed."""
+        ratio = self.gaps(part) / self.tolerance(part)
+        result: Matrix = np.where(np.isnan(ratio), np.inf, ratio)
+        return result
+
+    @_quiet
     def wrong(self, part: slice) -> npt.NDArray[np.bool_]:
         """Return where the gap is larger than allowed; nan is never right."""
         return ~(self.gaps(part) <= self.tolerance(part))
 
+    @_quiet
     def vague(self, part: slice) -> npt.NDArray[np.bool_]:
         """Return where the numerical value is too uncertain to say anything."""
         p = self.differences.precision
@@ -93,7 +106,7 @@ class _Comparison:
             certain = wrong & ~vague & ~self.kinks(part)
             if not todo or any(certain[r].any() for r in failing if r in self.refined):
                 return
-            excess = np.nan_to_num(self.gaps(part), nan=np.inf) / self.tolerance(part)
+            excess = self.excess(part)
             row = max(todo, key=lambda r: float(excess[r].max()))
             found = self.differences.refine(self.indices[row], self.centre)
             self.refined[row] = found
@@ -183,6 +196,7 @@ _MESSAGES = {
 }
 
 
+@_quiet
 def _judge(comparison: _Comparison, part: slice) -> tuple[str, str | None]:
     """Return the verdict on one output and the code of what prevented a better one."""
     wrong, vague, kinks = comparison.wrong(part), comparison.vague(part), comparison.kinks(part)
@@ -199,6 +213,7 @@ def _judge(comparison: _Comparison, part: slice) -> tuple[str, str | None]:
     return words.OK, None
 
 
+@_quiet
 def _block(
     comparison: _Comparison,
     number: int,
@@ -216,8 +231,7 @@ def _block(
     array = comparison.differences.array
     if analytical.size == 0:
         return Block(verdict, code, message, None, None, analytical, numerical, bound)
-    excess = comparison.gaps(part) / tolerance
-    excess = np.where(np.isnan(excess), np.inf, excess)
+    excess = comparison.excess(part)
     if verdict == words.NOT_DIFFERENTIABLE:
         excess = np.where(comparison.kinks(part), excess, -1)
     elif verdict == words.WRONG:

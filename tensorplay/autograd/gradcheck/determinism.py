@@ -27,7 +27,7 @@ def forward_is_repeatable(state: State) -> bool:
     before = _generator_states()
     again = state.evaluate()
     after = _generator_states()
-    gap = np.abs(again - state.centre)
+    gap = _gap(again, state.centre)
     allowed = ROUNDINGS * rounding(state, state.centre)
     if not (gap > max(allowed, state.options.nondet_tol)).any():
         return True
@@ -53,7 +53,7 @@ def rounding(state: State, values: Matrix) -> float:
 def compare_runs(state: State, reverse: Reverse, first: list[Matrix], second: list[Matrix]) -> None:
     """Compare two computations of the analytical matrices."""
     for i, (one, two) in enumerate(zip(first, second, strict=True)):
-        gap = np.abs(one - two)
+        gap = _gap(one, two)
         if not (gap > state.options.nondet_tol).any():
             continue
         row, column = np.unravel_index(int(np.nanargmax(gap)), gap.shape)
@@ -92,6 +92,14 @@ def compare_runs(state: State, reverse: Reverse, first: list[Matrix], second: li
                     f"Backward is not reentrant: {did}. {why} nondet_tol={1.1 * largest:.2g} would "
                     "allow it.",
                 )
+
+
+def _gap(one: Matrix, two: Matrix) -> Matrix:
+    """Return the differences; nan counts as equal to nan."""
+    with np.errstate(invalid="ignore"):
+        result: Matrix = np.abs(one - two)
+    result[np.isnan(one) & np.isnan(two) | (one == two)] = 0
+    return result
 
 
 def _generator_states() -> dict[str, Any]:

@@ -117,7 +117,7 @@ def admitted(leaves: list[Leaf]) -> list[Leaf]:
             raise ValueError(message)
         array = tensor._array
         for size, stride in zip(array.shape, array.strides, strict=True):
-            if stride == 0 and size > 1:
+            if stride == 0 and size > 1 and array.size:
                 message = (
                     f"[gradcheck] input {name} has a dimension with stride 0: its elements share "
                     f"memory and cannot be changed one by one. Write {name}.contiguous()."

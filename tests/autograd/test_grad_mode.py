@@ -1,0 +1,106 @@
+"""The switches of recording, as context managers and as decorators."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import tensorplay as tp
+
+
+def test_nesting_and_exceptions_restore_the_flag():
+    assert tp.is_grad_enabled()
+    with tp.no_grad():
+        assert not tp.is_grad_enabled()
+        with tp.enable_grad():
+            assert tp.is_grad_enabled()
+        with pytest.raises(KeyError), tp.enable_grad():
+            raise KeyError
+        assert not tp.is_grad_enabled()
+    assert tp.is_grad_enabled()
+
+
+def test_nothing_is_recorded_inside():
+    x = tp.ones(2, requires_grad=True)
+    with tp.no_grad():
+        y = x * 2
+        assert tp.ones(1, requires_grad=True).requires_grad
+    assert not y.requires_grad
+    assert y.is_leaf
+
+
+@pytest.mark.parametrize("decorate", [tp.no_grad(), tp.no_grad])
+def test_decorator(decorate):
+    @decorate
+    def function(x):
+        """Docstring."""
+        return tp.is_grad_enabled(), x
+
+    assert function(3) == (False, 3)
+    assert function.__doc__ == "Docstring."
+    assert tp.is_grad_enabled()
+
+
+def test_one_instance_may_be_entered_again():
+    mode = tp.no_grad()
+
+    @mode
+    def function(depth):
+        return [tp.is_grad_enabled(), *(function(depth - 1) if depth else [])]
+
+    with mode, mode:
+        assert not tp.is_grad_enabled()
+    assert function(2) == [False, False, False]
+    assert tp.is_grad_enabled()
+
+
+def test_generators_keep_the_flag_while_they_run():
+    @tp.no_grad()
+    def generator():
+        seen = [tp.is_grad_enabled()]
+        try:
+            got = yield tp.is_grad_enabled()
+            seen.append(got)
+            yield tp.is_grad_enabled()
+        except ValueError:
+            seen.append(tp.is_grad_enabled())
+            yield "caught"
+        return seen
+
+    made = generator()
+    assert next(made) is False
+    assert tp.is_grad_enabled()
+    assert made.send("sent") is False
+    assert made.throw(ValueError()) == "caught"
+    with pytest.raises(StopIteration) as stop:
+        next(made)
+    assert stop.value.value == [False, "sent", False]
+    assert tp.is_grad_enabled()
+
+
+def test_set_grad_enabled_acts_at_once():
+    try:
+        tp.set_grad_enabled(False)
+        assert not tp.is_grad_enabled()
+    finally:
+        tp.set_grad_enabled(True)
+    with tp.set_grad_enabled(False):
+        assert not tp.is_grad_enabled()
+    assert tp.is_grad_enabled()
+
+    @tp.set_grad_enabled(False)
+    def function():
+        return tp.is_grad_enabled()
+
+    assert tp.is_grad_enabled()
+    assert not function()
+
+
+def test_every_thread_has_its_own_flag():
+    seen = []
+    with tp.no_grad():
+        thread = threading.Thread(target=lambda: seen.append(tp.is_grad_enabled()))
+        thread.start()
+        thread.join()
+    assert seen == [True]
