@@ -39,7 +39,7 @@ class device:  # noqa: N801 - the field's spelling
     type: str
     index: int | None
 
-    def __init__(self, type: str | device, index: int | None = None) -> None:
+    def __init__(self, type: Any, index: Any = None) -> None:
         if isinstance(type, device):
             type = str(type)
         if not isinstance(type, str):

@@ -122,8 +122,8 @@ def _dlpack(
     Raises
     ------
     BufferError
-        The tensor requires grad while recording is on; it has no memory; or it is a broadcast
-        view and the consumer cannot be told not to write.
+        The tensor requires grad while recording is on; it has no memory; or that is read-only
+        and the consumer cannot be told not to write.
     """
     if grad_mode.state.enabled and self.requires_grad:
         message = (
@@ -138,8 +138,8 @@ def _dlpack(
     array = self._array
     if max_version is None and not array.flags.writeable and not copy:
         message = (
-            f"[__dlpack__] expected memory of its own, got a broadcast view with strides "
-            f"{self.stride()}, which must not be written. Write x.contiguous()."
+            "[__dlpack__] expected memory that may be written, got read-only one, which a "
+            "consumer of capsules without version cannot be told. Write x.clone()."
         )
         raise BufferError(message)
     options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
@@ -162,7 +162,7 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
     return (1, 0)
 
 
-def to_dlpack(tensor: Tensor) -> Any:
+def to_dlpack(tensor: Any) -> Any:
     """Return a legacy DLPack capsule of the memory of `tensor`; see ``Tensor.__dlpack__``."""
     if not isinstance(tensor, Tensor):
         message = (
@@ -230,7 +230,7 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
     if is_bfloat16:
         fields.code = K_DL_UINT
     try:
-        array = np.from_dlpack(_Capsule(capsule))  # type: ignore[arg-type]  # duck-typed
+        array = np.from_dlpack(_Capsule(capsule))
     except (RuntimeError, BufferError) as error:
         if is_bfloat16:  # the capsule was not consumed: as it came
             fields.code = K_DL_BFLOAT
@@ -256,7 +256,7 @@ def shareable(array: npt.NDArray[Any]) -> bool:
     return all(step % array.itemsize == 0 for step in array.strides) and bool(array.flags.aligned)
 
 
-def from_numpy(array: npt.NDArray[Any]) -> Tensor:
+def from_numpy(array: Any) -> Tensor:
     """Return a tensor on the memory of a NumPy array.
 
     A read-only array is copied, with a warning, since tensors can be written.
@@ -280,8 +280,9 @@ def from_numpy(array: npt.NDArray[Any]) -> Tensor:
             "would be lost. Write x.filled(value)."
         )
         raise TypeError(message)
-    if type(array) is not np.ndarray:  # np.matrix and others compute by rules of their own
-        array = array.view(np.ndarray)
+    # An object of its own, so that `array.shape = …` leaves the tensor as it is; and a plain one,
+    # as np.matrix and others compute by rules of their own.
+    array = array.view(np.ndarray)
     try:
         result = wrap(array)
     except TypeError as error:

@@ -84,6 +84,8 @@ class dtype:  # noqa: N801 - the field's spelling
         return (_by_name, (self.name,))
 
 
+_Dtype = dtype  # for classes with an attribute of that name
+
 bool_: Final = dtype("bool", np.bool_, BOOL, signed=False)
 uint8: Final = dtype("uint8", np.uint8, INTEGER, signed=False)
 uint16: Final = dtype("uint16", np.uint16, INTEGER, signed=False)
@@ -163,7 +165,7 @@ def as_dtype(value: Any, operator: str, argument: str = "dtype") -> dtype:
     raise TypeError(message)
 
 
-def set_default_dtype(d: dtype) -> None:
+def set_default_dtype(d: Any) -> None:
     """Set the type that Python floats get.
 
     Raises
@@ -183,7 +185,7 @@ def get_default_dtype() -> dtype:
     return _default
 
 
-def scalar_dtype(value: complex) -> dtype:
+def scalar_dtype(value: Any) -> dtype:
     """Return the type that the Python (or NumPy) scalar `value` stands for."""
     if isinstance(value, (bool, np.bool_)):
         return bool_
@@ -266,10 +268,10 @@ def can_cast(from_: dtype, to: dtype) -> bool:
 class finfo:  # noqa: N801
     """Limits of a floating type; of a complex type, those of its components."""
 
-    dtype: dtype
+    dtype: _Dtype
 
-    def __init__(self, d: dtype | None = None) -> None:
-        d = _default if d is None else as_dtype(d, "finfo")
+    def __init__(self, dtype: Any = None) -> None:
+        d = _default if dtype is None else as_dtype(dtype, "finfo")
         if not d.is_differentiable:
             message = f"[finfo] argument 'dtype': expected a floating type, got {d!r}. Use iinfo."
             raise TypeError(message)
@@ -278,7 +280,7 @@ class finfo:  # noqa: N801
     def __getattr__(self, name: str) -> float:
         if name not in {"eps", "max", "min", "tiny", "smallest_normal", "resolution"}:
             raise AttributeError(name)
-        return float(getattr(ml_dtypes.finfo(self.dtype.numpy), name))
+        return float(getattr(ml_dtypes.finfo(self.dtype.numpy), name))  # type: ignore[no-untyped-call]
 
     @property
     def bits(self) -> int:
@@ -290,10 +292,10 @@ class finfo:  # noqa: N801
 class iinfo:  # noqa: N801
     """Limits of an integer type."""
 
-    dtype: dtype
+    dtype: _Dtype
 
-    def __init__(self, d: dtype) -> None:
-        d = as_dtype(d, "iinfo")
+    def __init__(self, dtype: Any) -> None:
+        d = as_dtype(dtype, "iinfo")
         if d.kind != INTEGER:
             message = f"[iinfo] argument 'dtype': expected an integer type, got {d!r}. Use finfo."
             raise TypeError(message)

@@ -245,7 +245,7 @@ class Tensor(TensorMethods):
                 f"(expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})."
             )
             raise IndexError(message)
-        return dim % ndim
+        return dim % int(ndim)
 
     def data_ptr(self) -> int:
         """Return the address of the first element."""
@@ -281,7 +281,8 @@ class Tensor(TensorMethods):
         if isinstance(self._array, MetaArray):
             message = f"[{operator}] a tensor on device meta has no elements to read."
             raise NotImplementedError(message)
-        return self._array
+        array: npt.NDArray[Any] = self._array
+        return array
 
     def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
         """Return the elements as a NumPy array on the same memory.
@@ -301,7 +302,7 @@ class Tensor(TensorMethods):
                 "[numpy] Can't call numpy() on Tensor that requires grad. Write x.detach().numpy()."
             )
             raise RuntimeError(message)
-        return self._elements("numpy")
+        return self._elements("numpy").view()  # shape and flags of the array are its own
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()
@@ -454,7 +455,7 @@ class Tensor(TensorMethods):
         return self._grad
 
     @grad.setter
-    def grad(self, value: Tensor | None) -> None:
+    def grad(self, value: Any) -> None:
         if value is not None:
             if not isinstance(value, Tensor):
                 message = f"[grad] expected Tensor or None, got {type(value).__name__}."

@@ -46,7 +46,7 @@ class Generator:
         self._lock = threading.Lock()
         self.seed()
 
-    def manual_seed(self, seed: int) -> Generator:
+    def manual_seed(self, seed: Any) -> Generator:
         """Start the stream of `seed` and return the generator."""
         if not isinstance(seed, (int, np.integer)):
             reject("manual_seed", "seed", "int", seed)
@@ -70,7 +70,7 @@ class Generator:
             state = {"seed": self._seed, "bits": self.numpy.bit_generator.state}
         return wrap(np.frombuffer(json.dumps(state).encode(), np.uint8).copy())
 
-    def set_state(self, new_state: Tensor) -> Generator:
+    def set_state(self, new_state: Any) -> Generator:
         """Go to where `get_state` was called and return the generator.
 
         Raises

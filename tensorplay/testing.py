@@ -168,7 +168,7 @@ def make_tensor(
     with default_generator._lock:
         source = default_generator.numpy
         if d.is_differentiable:
-            values = source.uniform(lo, hi, drawn)
+            values: Any = source.uniform(lo, hi, drawn)
             if d.is_complex:
                 values = values + 1j * source.uniform(lo, hi, drawn)
         else:

@@ -28,19 +28,28 @@ from typing import Any
 from tensorplay._device import device as _device
 from tensorplay._dtype import dtype as _dtype
 from tensorplay._tensor import Tensor
+
+# Methods such as `Tensor.int` hide the names of Python's types below them.
+_bool = bool
+_int = int
+_float = float
+_complex = complex
 """
 
 _PYTHON = {
-    "Tensor": "Tensor", "int": "int", "SymInt": "int", "float": "float", "bool": "_bool",
-    "str": "str", "Scalar": "complex", "ScalarType": "_dtype", "Device": "_device | str",
+    "Tensor": "Tensor", "int": "_int", "SymInt": "_int", "float": "_float", "bool": "_bool",
+    "str": "str", "Scalar": "_complex", "ScalarType": "_dtype", "Device": "_device | str",
     "Layout": "Any", "Generator": "Any",
 }  # fmt: skip
+
+
+_DUNDER_RESULTS = {"__setitem__": "None", "__contains__": "_bool"}
 
 
 def _annotation(kind: SchemaType, *, numbers: bool) -> str:
     one = _PYTHON[kind.base]
     if kind.base == "Tensor" and numbers:
-        one = "Tensor | complex"
+        one = "Tensor | _complex"
     if kind.list_of_optional:
         one += " | None"
     if kind.is_list:
@@ -87,16 +96,12 @@ def _operator_stub(name: str, operator: Operator, *, method: bool) -> str:
 
 def _plain_stub(name: str, member: Any) -> str:
     if isinstance(member, property):
-        return f"@property\n    def {name}(self) -> Any: ..."
+        returned = inspect.signature(member.fget).return_annotation if member.fget else "Any"
+        result = "Tensor" if returned == "Tensor" else "Any"
+        return f"@property\n    def {name}(self) -> {result}: ..."
     operator = getattr(member, "operator", None)
     if operator is not None:
         return _operator_stub(name, operator, method=True)
-    if name.startswith("__"):
-        arguments = list(inspect.signature(member).parameters)[1:]
-        result = {"__setitem__": "None", "__contains__": "_bool"}.get(name, "Any")
-        ignore = "  # type: ignore[override]" if name in {"__eq__", "__ne__"} else ""
-        inner = "".join(f", {a}: Any" for a in arguments)
-        return f"def {name}(self{inner}) -> {result}: ...{ignore}"
     parameters: list[str] = ["self"]
     starred = False
     for parameter in list(inspect.signature(member).parameters.values())[1:]:
@@ -112,13 +117,13 @@ def _plain_stub(name: str, member: Any) -> str:
             default = "" if parameter.default is parameter.empty else " = ..."
             parameters.append(f"{parameter.name}: Any{default}")
     annotation = inspect.signature(member).return_annotation
-    result = annotation if annotation in {"None", "Tensor"} else "Any"
+    result = _DUNDER_RESULTS.get(name, annotation if annotation in {"None", "Tensor"} else "Any")
     return f"def {name}({', '.join(parameters)}) -> {result}: ..."
 
 
 def methods_stub() -> str:
     """Return the text of ``_methods.pyi``."""
-    lines = [HEADER, "_bool = bool", "", "class TensorMethods:"]
+    lines = [HEADER, "class TensorMethods:"]
     members = {
         name: member
         for name, member in vars(TensorMethods).items()
@@ -131,7 +136,7 @@ def methods_stub() -> str:
 
 def functions_stub() -> str:
     """Return the text of ``_functions.pyi``."""
-    lines = [HEADER, "_bool = bool", ""]
+    lines = [HEADER]
     names: dict[str, Operator] = {
         name: operator
         for operator in OPERATORS.values()
