@@ -71,9 +71,11 @@ from tensorplay._printing import set_printoptions
 from tensorplay._tensor import Size, Tensor
 from tensorplay.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from tensorplay.ops.elementwise import result_type
-from tensorplay.ops.indexing import nonzero, repeat_interleave
+from tensorplay.ops.indexing import repeat_interleave
 from tensorplay.ops.linalg import einsum, tensordot
-from tensorplay.ops.movement import broadcast_tensors, split
+from tensorplay.ops.movement import broadcast_tensors
+from tensorplay.ops.parts import split
+from tensorplay.ops.selection import nonzero
 from tensorplay.random import (
     Generator,
     get_rng_state,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorplay.ops import conversion, elementwise, movement, joining, indexing, linalg, nn
+from tensorplay.ops import conversion, elementwise, movement, parts, arrangement, joining, selection, indexing, linalg, nn  # isort: skip
 from tensorplay.ops import activation, comparison, complex_numbers, piecewise, reduction, scan, transcendental  # isort: skip
 from tensorplay.ops.primitive import OPERATORS, Composite, Operator, Primitive, Sample, Vjp
 

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 from tensorplay._tensor import Spec, contiguous_strides
 
-__all__ = ["broadcasts_to", "is_dense", "resolve_size", "strides_of", "view_strides", "wrap_dim", "wrap_dims"]
+__all__ = [
+    "broadcasts_to",
+    "is_dense",
+    "resolve_size",
+    "strides_of",
+    "view_strides",
+    "wrap_dim",
+    "wrap_dims",
+]
 
 
 def wrap_dim(where: str, dim: int, ndim: int) -> int:

@@ -11,7 +11,8 @@ from tensorplay._dtype import dtype
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import result_type
-from tensorplay.ops.movement import reshape, split_with_sizes, unbind
+from tensorplay.ops.movement import reshape
+from tensorplay.ops.parts import split_with_sizes, unbind
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
 __all__: list[str] = []
@@ -56,7 +57,8 @@ def _cat_rule(tensors: Sequence[Any], dim: int) -> Spec:
     for number, shape in enumerate(shapes):
         if len(shape) != len(first):
             raise RuntimeError(
-                f"[cat] Tensors must have same number of dimensions: got {len(first)} and {len(shape)}."
+                f"[cat] Tensors must have same number of dimensions: got {len(first)} and "
+                f"{len(shape)}."
             )
         for d, (a, b) in enumerate(zip(first, shape, strict=True)):
             if a != b and d != dim:
@@ -131,7 +133,10 @@ stack = Primitive(
     check_first=False,
     method=False,
     samples=_several(
-        _pairs((2, 3), (2, 3)), _pairs((2,), (2,), (2,), rest=(-1,)), _pairs((), ()), _pairs((0, 2), (0, 2))
+        _pairs((2, 3), (2, 3)),
+        _pairs((2,), (2,), (2,), rest=(-1,)),
+        _pairs((), ()),
+        _pairs((0, 2), (0, 2)),
     ),
 )
 

@@ -13,7 +13,8 @@ from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import broadcasts_to, wrap_dim, wrap_dims
 from tensorplay.ops.elementwise import broadcast_shapes
-from tensorplay.ops.movement import diagonal, diagonal_adjoint, expand, permute, reshape
+from tensorplay.ops.movement import expand, permute, reshape
+from tensorplay.ops.parts import diagonal, diagonal_adjoint
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
 __all__ = ["einsum", "tensordot"]
@@ -141,8 +142,8 @@ def _ranked(name: str, first: int, second: int) -> Any:
                 reject(name, argument, "Tensor", value)
             if value.ndim != ndim:
                 raise RuntimeError(
-                    f"[{name}] argument '{argument}': expected a {ndim}D tensor, got {value.ndim}D. "
-                    "Write x @ y, which takes all ranks."
+                    f"[{name}] argument '{argument}': expected a {ndim}D tensor, got "
+                    f"{value.ndim}D. Write x @ y, which takes all ranks."
                 )
         if name == "bmm" and x.shape[0] != other.shape[0]:
             raise RuntimeError(
@@ -221,7 +222,8 @@ addmm = Composite(
     ],
 )
 baddbmm = Composite(
-    "baddbmm(Tensor input, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    "baddbmm(Tensor input, Tensor batch1, Tensor batch2, *, Scalar beta=1, "
+    "Scalar alpha=1) -> Tensor",
     "``beta * input + alpha * (batch1 @ batch2)`` for batches of matrices.",
     _plus_product("baddbmm", _ranked("baddbmm", 3, 3)),
     inplace=True,
@@ -423,7 +425,9 @@ def _named(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
     terms = [t.replace("...", dots[width - w :]) for t, w in zip(terms, widths, strict=True)]
     if not arrow:
         letters = "".join(terms)
-        output = dots + "".join(sorted(c for c in set(letters) - set(dots) if letters.count(c) == 1))
+        output = dots + "".join(
+            sorted(c for c in set(letters) - set(dots) if letters.count(c) == 1)
+        )
     output = output.replace("...", dots)
     for letter in output:
         if output.count(letter) > 1 or not any(letter in t for t in terms):
@@ -477,8 +481,8 @@ def einsum(equation: str, *operands: Any) -> Any:
             second = term.index(repeated[0], first + 1)
             if x.shape[first] != x.shape[second]:
                 raise RuntimeError(
-                    f"[einsum] subscript {repeated[0]} is repeated for operand {number} but the sizes "
-                    f"don't match, {x.shape[second]} != {x.shape[first]}."
+                    f"[einsum] subscript {repeated[0]} is repeated for operand {number} but the "
+                    f"sizes don't match, {x.shape[second]} != {x.shape[first]}."
                 )
             x = diagonal.apply((x, 0, first, second))
             term = term[:first] + term[first + 1 : second] + term[second + 1 :] + repeated[0]  # noqa: PLW2901
@@ -527,7 +531,9 @@ diag_embed = Composite(
     "Square matrices with the last dimension of `input` on a diagonal, zeros elsewhere.",
     _diag_embed,
     samples=lambda make: [
-        Sample((make(3),)), Sample((make(2, 2), 1), name="above"), Sample((make(2, 2), -1, 0, 2), name="dims"),
+        Sample((make(3),)),
+        Sample((make(2, 2), 1), name="above"),
+        Sample((make(2, 2), -1, 0, 2), name="dims"),
     ],
 )
 
@@ -545,6 +551,8 @@ diag = Composite(
     "The matrix with a vector on its diagonal, or the diagonal of a matrix.",
     _diag,
     samples=lambda make: [
-        Sample((make(3),), name="vector"), Sample((make(3, 4), 1), name="matrix"), Sample((make(2), -1), name="below"),
+        Sample((make(3),), name="vector"),
+        Sample((make(3, 4), 1), name="matrix"),
+        Sample((make(2), -1), name="below"),
     ],
 )

@@ -12,9 +12,9 @@ from tensorplay._dtype import dtype
 from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
-from tensorplay.ops.indexing import index_select, where
 from tensorplay.ops.movement import expand, reshape
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
+from tensorplay.ops.selection import index_select, where
 
 __all__: list[str] = []
 
@@ -42,9 +42,7 @@ def _along_dim(name: str, doc: str, compute: Any, vjp: Any, jvp: Any) -> Primiti
 
     def impl(x: Any, dim: int, out: dtype | None) -> Any:
         result = _softmax_types(name, x, out)
-        wide = x.astype(
-            np.float32 if result.itemsize < 4 else result.numpy, order="C", copy=False
-        )
+        wide = x.astype(np.float32 if result.itemsize < 4 else result.numpy, order="C", copy=False)
         axis = wrap_dim(name, dim, x.ndim)
         y = compute(np.atleast_1d(wide), axis) if x.size else wide
         return y.reshape(x.shape).astype(result.numpy, copy=False)
@@ -151,12 +149,14 @@ def _smooth_l1(x: Tensor, target: Tensor, reduction: str, beta: float) -> Any:
 
 
 smooth_l1_loss = Composite(
-    "smooth_l1_loss(Tensor input, Tensor target, *, str reduction='mean', float beta=1.0) -> Tensor",
+    "smooth_l1_loss(Tensor input, Tensor target, *, str reduction='mean', "
+    "float beta=1.0) -> Tensor",
     "``d * d / (2 * beta)`` where ``d = |input - target| < beta``, elsewhere ``d - beta / 2``.",
     _smooth_l1,
     method=False,
     samples=_losses,
 )
+
 
 def _logits_type(x: Any, y: Any) -> dtype:
     kind = result_type(x, y)
@@ -190,9 +190,7 @@ _logits_loss = Primitive(
 )
 
 
-def _with_logits(
-    x: Tensor, target: Tensor, weight: Any, pos_weight: Any, reduction: str
-) -> Any:
+def _with_logits(x: Tensor, target: Tensor, weight: Any, pos_weight: Any, reduction: str) -> Any:
     if x.shape != target.shape:
         raise ValueError(
             "[binary_cross_entropy_with_logits] argument 'target': Target size "
@@ -210,11 +208,10 @@ def _with_logits(
 binary_cross_entropy_with_logits = Composite(
     "binary_cross_entropy_with_logits(Tensor input, Tensor target, Tensor? weight=None, *, "
     "Tensor? pos_weight=None, str reduction='mean') -> Tensor",
-    "Cross entropy ``-(y * log(p) + (1 - y) * log(1 - p))`` for ``p = sigmoid(input)``, y = `target`; "
+    "Cross entropy ``-(y * log(p) + (1 - y) * log(1 - p))`` for ``p = sigmoid(input)``, "
+    "y = `target`; "
     "`pos_weight` multiplies the first part, `weight` all.",
-    lambda x, target, weight, pos_weight, reduction: _with_logits(
-        x, target, weight, pos_weight, reduction
-    ),
+    _with_logits,
     method=False,
     samples=lambda make: [
         Sample((make(2, 3), make(2, 3, low=0.1, high=0.9)), name="mean"),
@@ -230,10 +227,10 @@ binary_cross_entropy_with_logits = Composite(
 def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Any, reduction: str) -> Any:
     if x.shape != target.shape:
         raise ValueError(
-            f"[binary_cross_entropy] argument 'target': expected the size of input {list(x.shape)}, "
-            f"got a different target size {list(target.shape)}."
+            f"[binary_cross_entropy] argument 'target': expected the size of input "
+            f"{list(x.shape)}, got a different target size {list(target.shape)}."
         )
-    if not x.is_meta and x.numel() and not (0 <= x._array.min() and x._array.max() <= 1):
+    if not x.is_meta and x.numel() and not (x._array.min() >= 0 and x._array.max() <= 1):
         raise RuntimeError(
             "[binary_cross_entropy] argument 'input': all elements of input should be between 0 "
             "and 1. Use binary_cross_entropy_with_logits for numbers that are not probabilities."
@@ -264,8 +261,8 @@ def _check_classes(name: str, x: Tensor, target: Tensor, weight: Any, ignore_ind
     expected = tuple(x.shape[:dim]) + tuple(x.shape[dim + 1 :])
     if tuple(target.shape) != expected:
         raise ValueError(
-            f"[{name}] argument 'target': expected target size {list(expected)} for an input of size "
-            f"{list(x.shape)}, got {list(target.shape)}."
+            f"[{name}] argument 'target': expected target size {list(expected)} for an input of "
+            f"size {list(x.shape)}, got {list(target.shape)}."
         )
     if target._dtype not in (_dtype.int64, _dtype.int32, _dtype.uint8):
         raise TypeError(
@@ -290,26 +287,26 @@ def _check_classes(name: str, x: Tensor, target: Tensor, weight: Any, ignore_ind
 
 
 def _class_places(target: Any, ignore_index: int) -> tuple[Any, Any]:
-    """Return where the targets that count are, and their classes."""
+    """Return where the targets that count are, without and with the class as last index."""
     places = np.nonzero(target.reshape(target.shape or (1,)) != ignore_index)
-    return places, target.reshape(target.shape or (1,))[places]
+    return places, (*places, target.reshape(target.shape or (1,))[places])
 
 
 def _pick(x: Any, target: Any, dim: int, ignore_index: int) -> Any:
     out = np.zeros(target.shape, x.dtype)
-    places, classes = _class_places(target, ignore_index)
+    places, elements = _class_places(target, ignore_index)
     rows = np.moveaxis(x, dim, -1).reshape(*(target.shape or (1,)), x.shape[dim])
-    out.reshape(target.shape or (1,))[places] = rows[(*places, classes)]
+    out.reshape(target.shape or (1,))[places] = rows[elements]
     return out
 
 
 def _place(g: Any, target: Any, dim: int, ignore_index: int, classes: int) -> Any:
     out = np.zeros((*target.shape[:dim], classes, *target.shape[dim:]), g.dtype)
-    places, chosen = _class_places(target, ignore_index)
+    places, elements = _class_places(target, ignore_index)
     rows = np.moveaxis(out, dim, -1)
     if not target.shape:
         rows = rows.reshape(1, classes)
-    rows[(*places, chosen)] = g.reshape(target.shape or (1,))[places]
+    rows[elements] = g.reshape(target.shape or (1,))[places]
     return out
 
 
@@ -337,7 +334,7 @@ _pick_class = Primitive(
     ],
 )
 
-_place_class = Primitive(
+_place_class: Primitive = Primitive(
     "_place_class(Tensor input, Tensor target, int dim, int ignore_index, int classes) -> Tensor",
     "Zeros with `input` at the class `target` along `dim`: the adjoint of ``_pick_class``.",
     _place,
@@ -345,9 +342,7 @@ _place_class = Primitive(
         (*target.shape[:dim], classes, *target.shape[dim:]), g.dtype
     ),
     vjp={
-        "input": Vjp(
-            lambda g, s: _pick_class.apply((g, s.target, s.dim, s.ignore_index)), "target"
-        )
+        "input": Vjp(lambda g, s: _pick_class.apply((g, s.target, s.dim, s.ignore_index)), "target")
     },
     jvp="linear",
     check_first=False,
@@ -471,7 +466,9 @@ cross_entropy = Composite(
 # --- normalisation --------------------------------------------------------------------------------
 
 
-def _normalized_dims(name: str, x: Tensor, shape: Sequence[int], factors: Iterable[Any]) -> list[int]:
+def _normalized_dims(
+    name: str, x: Tensor, shape: Sequence[int], factors: Iterable[Any]
+) -> list[int]:
     if not shape or tuple(x.shape[-len(shape) :]) != tuple(shape):
         raise RuntimeError(
             f"[{name}] argument 'normalized_shape': given normalized_shape={list(shape)}, expected "
@@ -480,8 +477,8 @@ def _normalized_dims(name: str, x: Tensor, shape: Sequence[int], factors: Iterab
     for factor in factors:
         if factor is not None and tuple(factor.shape) != tuple(shape):
             raise RuntimeError(
-                f"[{name}] expected weight and bias of the shape {list(shape)} of normalized_shape, "
-                f"got {list(factor.shape)}."
+                f"[{name}] expected weight and bias of the shape {list(shape)} of "
+                f"normalized_shape, got {list(factor.shape)}."
             )
     return list(range(x.ndim - len(shape), x.ndim))
 
@@ -517,12 +514,14 @@ def _rms_norm(x: Tensor, normalized_shape: tuple[int, ...], weight: Any, eps: fl
 
 
 rms_norm = Composite(
-    "rms_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor",
+    "rms_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, "
+    "float? eps=None) -> Tensor",
     "``x / sqrt(mean(x * x) + eps) * weight`` over the last dimensions.",
     _rms_norm,
     method=False,
     samples=lambda make: [
-        Sample((make(2, 4), (4,)), name="plain"), Sample((make(2, 3), (3,), make(3)), {"eps": 0.1}, name="weight"),
+        Sample((make(2, 4), (4,)), name="plain"),
+        Sample((make(2, 3), (3,), make(3)), {"eps": 0.1}, name="weight"),
     ],
 )
 
@@ -571,14 +570,17 @@ one_hot = Primitive(
     check_first=False,
     method=False,
     samples=lambda make: [
-        Sample((_labels(1, 0, 2),)), Sample((_labels([1], [0]), 4), name="classes"),
+        Sample((_labels(1, 0, 2),)),
+        Sample((_labels([1], [0]), 4), name="classes"),
     ],
 )
 
 
 def _embedding(indices: Tensor, weight: Tensor) -> Any:
     if weight.ndim != 2:
-        raise RuntimeError(f"[embedding] argument 'weight': 'weight' must be 2-D, got {weight.ndim}-D.")
+        raise RuntimeError(
+            f"[embedding] argument 'weight': 'weight' must be 2-D, got {weight.ndim}-D."
+        )
     flat = reshape.apply((indices, (indices.numel(),)))
     return reshape.apply((index_select.apply((weight, 0, flat)), (*indices.shape, weight.shape[1])))
 

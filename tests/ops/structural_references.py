@@ -277,7 +277,7 @@ STRUCTURAL: dict[str, Callable[..., Any]] = {
     "broadcast_to": expand,
     "repeat": np.tile,
     "tile": np.tile,
-    "flip": lambda x, dims: np.flip(x, dims),
+    "flip": np.flip,
     "roll": np.roll,
     "tril": triangle(lambda row, column, k: column - row <= k),
     "triu": triangle(lambda row, column, k: column - row >= k),

@@ -103,7 +103,9 @@ def test_write_is_that_of_numpy(data: st.DataObject) -> None:
     key = data.draw(st.one_of(basic(shape), advanced(shape).filter(lambda k: not zero_dim(k))))
     x = tp.tensor(a)
     picked = np.shape(a[key])
-    value = np.random.default_rng(0).normal(size=data.draw(st.sampled_from((picked, (), picked[1:]))))
+    value = np.random.default_rng(0).normal(
+        size=data.draw(st.sampled_from((picked, (), picked[1:])))
+    )
     a[key] = value
     x[tensors(key)] = tp.tensor(value)
     np.testing.assert_array_equal(x.numpy(), a)
@@ -234,7 +236,11 @@ def test_index_of_a_0d_tensor() -> None:
         (lambda x: x.gather(1, tp.tensor([[-1]])), IndexError, "out of bounds"),
         (lambda x: x.gather(1, tp.tensor([0])), RuntimeError, "same number of dimensions"),
         (lambda x: x.gather(1, tp.zeros(3, 1, dtype=tp.int64)), RuntimeError, "does not match"),
-        (lambda x: x.scatter_add(0, tp.tensor([[0]]), tp.ones(0, 1)), RuntimeError, "does not match"),
+        (
+            lambda x: x.scatter_add(0, tp.tensor([[0]]), tp.ones(0, 1)),
+            RuntimeError,
+            "does not match",
+        ),
         (lambda x: x.index_add(0, tp.tensor([0]), tp.ones(1, 2)), RuntimeError, "expected shape"),
         (lambda x: x.take(tp.tensor([6])), IndexError, "out of bounds"),
         (lambda x: x.repeat_interleave(-1), RuntimeError, "can not be negative"),

@@ -39,7 +39,9 @@ def test_matmul_of_all_ranks_is_that_of_numpy(data: st.DataObject) -> None:
     weights = random.normal(size=expected.shape)
     gx, gy = tp.autograd.grad(out, (x, y), tp.tensor(weights))
     total = np.sum(weights * expected)
-    np.testing.assert_allclose([np.sum(gx.numpy() * a), np.sum(gy.numpy() * b)], [total, total], atol=1e-9)
+    np.testing.assert_allclose(
+        [np.sum(gx.numpy() * a), np.sum(gy.numpy() * b)], [total, total], atol=1e-9
+    )
 
 
 def test_matmul_keeps_only_what_the_wanted_gradients_read() -> None:
@@ -74,7 +76,7 @@ def test_matmul_keeps_the_type(d: Any) -> None:
 
 def test_half_precision_is_summed_in_float32() -> None:
     # In float16 the sum stays at 2048, where adding 1 is rounded away.
-    assert float((tp.ones(1, 4096).half() @ tp.ones(4096, 1).half())) == 4096
+    assert float(tp.ones(1, 4096).half() @ tp.ones(4096, 1).half()) == 4096
 
 
 def test_complex_products_have_gradients() -> None:
@@ -164,7 +166,9 @@ def test_wrong_equation(call: Any, text: str) -> None:
         call(tp.ones(2, 3))
 
 
-@pytest.mark.parametrize("dims", [0, 1, 2, ([1, 2], [0, 1]), ([0], [2]), (-1, 1), ([], [])], ids=str)
+@pytest.mark.parametrize(
+    "dims", [0, 1, 2, ([1, 2], [0, 1]), ([0], [2]), (-1, 1), ([], [])], ids=str
+)
 def test_tensordot_is_that_of_numpy(dims: Any) -> None:
     random = np.random.default_rng(0)
     a, b = random.normal(size=(2, 3, 4)), random.normal(size=(3, 4, 2))
@@ -189,7 +193,11 @@ X = tp.ones(2, 3)
         (lambda: X @ tp.tensor(1.0), RuntimeError, "at least 1D"),
         (lambda: X @ 3, RuntimeError, "at least 1D"),
         (lambda: X @ X.t().double(), RuntimeError, "same dtype"),
-        (lambda: tp.ones(2, 2, 3) @ tp.ones(3, 3, 2), RuntimeError, "must match the size of tensor b"),
+        (
+            lambda: tp.ones(2, 2, 3) @ tp.ones(3, 3, 2),
+            RuntimeError,
+            "must match the size of tensor b",
+        ),
         (lambda: X.mm(tp.ones(3)), RuntimeError, "expected a 2D tensor, got 1D"),
         (lambda: X.mv(X), RuntimeError, "expected a 1D tensor, got 2D"),
         (lambda: tp.dot(tp.ones(2), tp.ones(3)), RuntimeError, "cannot be multiplied"),

@@ -17,7 +17,7 @@ from tensorplay.ops import OPERATORS
 
 @st.composite
 def arrays(draw: st.DrawFn) -> Any:
-    """An array of up to three dimensions, of any layout: transposed, with steps, reversed."""
+    """Draw an array of up to three dimensions, of any layout: transposed, with steps, reversed."""
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     steps = [draw(st.sampled_from((1, 2, -1))) for _ in shape]
     source = np.arange(float(math.prod(n * 2 for n in shape))).reshape([n * 2 for n in shape])
@@ -263,7 +263,11 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: tp.pad(X, (1, 1), mode="mirror"), NotImplementedError, "mode"),
     (lambda: tp.ones(3).mT, RuntimeError, "only supported on matrices"),
     (lambda: tp.ones(2, 2, 2).t(), RuntimeError, "<= 2 dimensions"),
-    (lambda: X.movedim((0, 1), (0,)), RuntimeError, "same number of dimensions|same number of dims"),
+    (
+        lambda: X.movedim((0, 1), (0,)),
+        RuntimeError,
+        "same number of dimensions|same number of dims",
+    ),
     (lambda: tp.broadcast_tensors(X, tp.ones(2)), RuntimeError, "must match the size of tensor b"),
 ]
 
@@ -285,6 +289,15 @@ def test_meta_raises_the_same(
 
 
 def test_views_are_declared_as_such() -> None:
-    views = {"reshape", "permute", "transpose", "squeeze", "unsqueeze", "expand", "_slice", "unbind"}
+    views = {
+        "reshape",
+        "permute",
+        "transpose",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "_slice",
+        "unbind",
+    }
     views |= {"split_with_sizes", "diagonal"}
     assert {n for n, o in OPERATORS.items() if getattr(o, "view", False)} >= views
