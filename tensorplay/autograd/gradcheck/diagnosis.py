@@ -43,6 +43,11 @@ def likely_cause(
     def same(left: Matrix, right: Matrix) -> bool:
         return bool((np.abs(left - right) <= tolerance).all())
 
+    rows, columns = numerical.shape
+    size = math.prod(output_shape)
+    # A complex output has two columns per element: all real parts, then all imaginary parts.
+    parts = columns // size if size and columns in {size, 2 * size} else 1
+    whole = rows == math.prod(input_shape) and columns == parts * size
     zero = np.zeros_like(numerical)
     if same(analytical, zero):
         return "the gradient is zero where it should not be: a detach, or a term never computed"
@@ -50,26 +55,39 @@ def likely_cause(
         return "the gradient should be zero: the output does not depend on this input"
     if same(analytical, -numerical):
         return "the sign is wrong"
-    if np.iscomplexobj(numerical) and same(analytical, numerical.conj()):
+    if np.iscomplexobj(numerical) and _is_conjugate(analytical, numerical, same, parts):
         return (
             "the gradient is the complex conjugate of the right one: a conj() is missing or extra"
         )
     factor = _constant_factor(analytical, numerical)
     if factor is not None and same(analytical, factor * numerical):
         return _factor_words(factor, input_shape, output_shape)
-    rows, columns = numerical.shape
-    if rows == math.prod(input_shape) and columns == math.prod(output_shape):
-        structural = _permuted(analytical, numerical, same, input_shape, output_shape)
+    if whole:
+        structural = _permuted(analytical, numerical, same, input_shape, output_shape, parts)
         if structural is not None:
             return structural
-    if columns > 1 and same(analytical, np.repeat(analytical[:, :1], columns, axis=1)):
+    halves = np.split(analytical, parts, axis=1)
+    if (
+        whole
+        and size > 1
+        and same(analytical, np.hstack([np.repeat(h[:, :1], size, 1) for h in halves]))
+    ):
         return "the incoming gradient is ignored: every element of the output gets the same"
     wrong = np.abs(analytical - numerical) > tolerance
-    if rows == math.prod(input_shape) and columns == math.prod(output_shape):
+    if whole:
         unsummed = _unsummed(analytical, numerical, wrong, tolerance, output_shape)
         if unsummed is not None:
             return unsummed
     return _by_row(analytical, numerical, tolerance, wrong, values)
+
+
+def _is_conjugate(analytical: Matrix, numerical: Matrix, same: Any, parts: int) -> bool:
+    """Recognise m where conj(m) is right, as the multiplier of an incoming gradient 1, then 1j."""
+    if parts == 1:
+        return bool(same(analytical, numerical.conj()))
+    expected = numerical.conj()
+    expected[:, expected.shape[1] // 2 :] *= -1
+    return bool(same(analytical, expected))
 
 
 def _constant_factor(analytical: Matrix, numerical: Matrix) -> complex | None:
@@ -107,6 +125,7 @@ def _permuted(
     same: Any,
     input_shape: tuple[int, ...],
     output_shape: tuple[int, ...],
+    parts: int,
 ) -> str | None:
     """Recognise elements that are right but in each other's place."""
     rows, columns = numerical.shape
@@ -118,7 +137,7 @@ def _permuted(
             return "transposed: the last two dimensions of the gradient are swapped"
     if len(output_shape) >= 2:
         *lead, a, b = output_shape
-        moved = analytical.reshape(rows, *lead, b, a).swapaxes(-1, -2)
+        moved = analytical.reshape(rows, parts, *lead, b, a).swapaxes(-1, -2)
         if a > 1 and b > 1 and same(moved.reshape(rows, columns), numerical):
             return "transposed: the incoming gradient is used with its last two dimensions swapped"
     if rows > 1 and same(analytical[::-1], numerical):
@@ -141,8 +160,9 @@ def _unsummed(
     kept = np.unique(np.nonzero(~wrong & (np.abs(numerical) > tolerance))[1])
     if len(lost) == 0 or len(kept) == 0:
         return None
-    lost_at = np.unravel_index(lost, output_shape)
-    kept_at = np.unravel_index(kept, output_shape)
+    size = math.prod(output_shape)  # the imaginary parts come after the real ones
+    lost_at = np.unravel_index(lost % size, output_shape)
+    kept_at = np.unravel_index(kept % size, output_shape)
     for dim, size in enumerate(output_shape):
         arrived = np.unique(kept_at[dim])
         if size > 1 and len(arrived) < size and not np.isin(lost_at[dim], arrived).any():
@@ -170,7 +190,9 @@ def _by_row(
     fits = np.abs(analytical - factors[:, None] * numerical) <= tolerance
     if used.any() and fits[used].all() and len(rows) > 1:
         if values is not None:
-            for other, words in ((values, "x"), (_inverse(values), "1 / x"), (values**2, "x ** 2")):
+            candidates = [(values, "x"), (_inverse(values), "1 / x"), (values**2, "x ** 2")]
+            candidates.append((values.conj(), "conj(x)"))
+            for other, words in candidates:
                 if np.allclose(factors[used], other[used], rtol=1e-2, atol=1e-6):
                     return f"one factor too many or too few: analytical is {words} x numerical"
         low, high = float(np.min(factors[used].real)), float(np.max(factors[used].real))
