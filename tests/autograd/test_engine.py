@@ -310,6 +310,7 @@ def test_exception_leaves_the_graph_usable():
     Fails.broken = True
 
 
+@pytest.mark.slow
 def test_deep_graph_needs_no_recursion():
     depth = 100_000
     assert depth > 10 * sys.getrecursionlimit()

@@ -1,5 +1,4 @@
 """Ten ways to break a formula, over four operators and three types: all found, and named."""
-# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ ROUNDINGS = 32
 
 def forward_is_repeatable(state: State) -> bool:
     """Run the function once more; where the outputs differ, fail all pairs with the reason."""
-    before = _generator_states()
     again = state.evaluate()
-    after = _generator_states()
     gap = _gap(again, state.centre)
     allowed = ROUNDINGS * rounding(state, state.centre)
     if not (gap > max(allowed, state.options.nondet_tol)).any():
         return True
-    used = _used_generator(before, after)
+    before = _generator_states()
+    state.evaluate()
+    used = _used_generator(before, _generator_states())
     place = int(np.nanargmax(gap))
     what = f"the function gave two results for the same input: they differ by {gap[place]:.3g}."
     if used is not None:
