@@ -389,6 +389,8 @@ class Tensor(TensorMethods):
         counter = self._counter
         if counter is None or self._base is None or self._replay is None:
             return
+        if self._base._base is not None:  # the base became a view, of a tensor that is as it was
+            self._base = self._base._base
         if self._seen != counter.history:
             self._seen = counter.history
             twin = self._replay(self._base)
@@ -435,6 +437,8 @@ class Tensor(TensorMethods):
                 "Write x.detach()."
             )
             raise RuntimeError(message)
+        if value and not self._requires_grad:
+            self._base = self._replay = None  # from now on a leaf, not what its base makes of it
         self._requires_grad = bool(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:

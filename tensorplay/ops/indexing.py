@@ -17,7 +17,7 @@ from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes
 from tensorplay.ops.movement import expand, flatten, reshape
-from tensorplay.ops.parts import slice_
+from tensorplay.ops.parts import slice_, slice_dim
 from tensorplay.ops.primitive import Composite, Sample
 from tensorplay.ops.selection import (
     gather,
@@ -282,6 +282,10 @@ def _plan(x: Tensor, key: Any) -> Plan:
 
 def _getitem(self: Tensor, key: Any) -> Any:
     """Return the part that `key` says: a view unless it holds index tensors or masks."""
+    if type(key) is int and self.ndim:  # the common case, and that of iteration
+        size = self._array.shape[0]
+        if -size <= key < size:
+            return slice_dim(self, 0, key % size, key % size + 1, drop=True)
     *basic, advanced = _plan(self, key)
     if advanced is None:
         return slice_.apply((self, *basic))

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor, spec_of
+from tensorplay.autograd import grad_mode
 from tensorplay.ops.dims import resolve_size, strides_of, view_strides, wrap_dim, wrap_dims
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
@@ -321,6 +322,49 @@ def _mH(self: Tensor) -> Any:  # noqa: N802 - the field's spelling
 
 for _name, _property in {"T": _T, "mT": _mT, "mH": _mH, "H": _mH}.items():
     attach(_name, property(_property))
+
+
+# --- another geometry in place --------------------------------------------------------------------
+
+
+def _take_geometry(self: Tensor, view: Tensor) -> Tensor:
+    """Make `self` what `view`, a view of all its elements, is; the elements stay where they are."""
+    if view._base is self:
+        # Other views of `self` say how to make them from what it was: that becomes their base.
+        old: Tensor = object.__new__(Tensor)
+        old.__dict__.update(self.__dict__)
+        self._base = old
+    else:
+        self._base = view._base
+    self._replay, self._seen = view._replay, view._seen
+    self._array, self._tangent = view._array, view._tangent
+    self._grad_fn, self._output_nr = view._grad_fn, view._output_nr
+    self._bump_version()
+    return self
+
+
+def _attach_inplace(operator: Primitive | Composite, *names: str) -> None:
+    """Attach the in-place form of a view that keeps all elements, under each of `names`."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.requires_grad and self.is_leaf and grad_mode.is_grad_enabled():
+            raise RuntimeError(
+                f"[{operator.name}_] a leaf Variable that requires grad is being used in an in-place "
+                f"operation. Write the out-of-place form `{operator.name}`."
+            )
+        return _take_geometry(self, operator(self, *args, **kwargs))
+
+    for name in names:
+        method.__name__ = f"{name}_"
+        method.__qualname__ = f"Tensor.{name}_"
+        method.__doc__ = f"In-place form of `{operator.name}`: {operator.doc}"
+        attach(f"{name}_", method)
+
+
+_attach_inplace(squeeze, "squeeze")
+_attach_inplace(unsqueeze, "unsqueeze")
+_attach_inplace(transpose, "transpose", "swapaxes", "swapdims")
+_attach_inplace(t, "t")
 
 
 # --- repetition -----------------------------------------------------------------------------------

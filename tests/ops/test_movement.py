@@ -301,3 +301,55 @@ def test_views_are_declared_as_such() -> None:
     }
     views |= {"split_with_sizes", "diagonal"}
     assert {n for n, o in OPERATORS.items() if getattr(o, "view", False)} >= views
+
+
+# --- geometry in place ----------------------------------------------------------------------------
+
+
+def test_inplace_geometry_changes_the_tensor_itself() -> None:
+    x = tp.arange(6).reshape(2, 3).clone()
+    memory = x.data_ptr()
+    assert x.t_() is x
+    assert x.shape == (3, 2)
+    assert x.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert x.unsqueeze_(0).shape == (1, 3, 2)
+    assert x.swapaxes_(1, 2).shape == (1, 2, 3)
+    assert x.squeeze_().shape == (2, 3)
+    assert x.data_ptr() == memory
+    assert x._version == 4
+
+
+def test_inplace_geometry_is_part_of_the_graph() -> None:
+    leaf = tp.arange(6, dtype=tp.float64).reshape(2, 3).clone().requires_grad_()
+    x = leaf * 2
+    x.t_()
+    x[0] = 1.0
+    (x * tp.arange(6, dtype=tp.float64).reshape(3, 2)).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [[0.0, 4.0, 8.0], [0.0, 6.0, 10.0]]
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        leaf.t_()
+
+
+def test_views_made_before_a_change_of_geometry_stay_right() -> None:
+    leaf = tp.ones(2, 3, dtype=tp.float64).requires_grad_()
+    x = leaf * 2
+    row = x[0]
+    x.t_()
+    x[0].mul_(5)  # the first column of what x was
+    assert row.tolist() == [10.0, 2.0, 2.0]
+    row.mul_(3)
+    assert x.tolist() == [[30.0, 10.0], [6.0, 2.0], [6.0, 2.0]]
+    (row.sum() + x.sum()).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [[60.0, 12.0, 12.0], [10.0, 2.0, 2.0]]
+
+
+def test_view_that_becomes_a_leaf_guards_its_views() -> None:
+    base = tp.ones(3)
+    leaf = base[:2].requires_grad_()
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        leaf[0].mul_(2)
+    (leaf * 3).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [3.0, 3.0]
