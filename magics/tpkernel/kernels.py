@@ -16,6 +16,7 @@ from tpkernel.spec import Argument, CellSpec, KernelSpec, OperatorSpec
 
 __all__ = ["BlockedName", "Function", "KernelModule", "Operator", "kernels_of"]
 
+_SCALARS = frozenset({int, float, bool, str})
 _GUARDED = (TypeError, ValueError, IndexError, RuntimeError)
 
 
@@ -37,6 +38,21 @@ def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _shortened(problem: Exception, title: str) -> Exception:
     """Leave a guard's message with the person's own frames; other errors keep all of theirs."""
     return problem.with_traceback(None) if str(problem).startswith(f"[{title}]") else problem
+
+
+def _plain(args: tuple[Any, ...]) -> bool:
+    """Whether no argument needs a second look; the common case, decided without a table."""
+    for value in args:
+        kind = type(value)
+        if kind is tp.Tensor:
+            if value.requires_grad:
+                return False
+        elif kind is np.ndarray:
+            if not value.flags.writeable:
+                return False
+        elif kind not in _SCALARS:
+            return False
+    return True
 
 
 class Function:
@@ -87,9 +103,10 @@ class Function:
         arguments = self.spec.arguments
         if kwargs or len(args) != len(arguments):
             args = self._bound(args, kwargs)
-        prepared = [self._prepared(a, v) for a, v in zip(arguments, args, strict=True)]
+        if self._copies or not _plain(args):
+            args = tuple(self._prepared(a, v) for a, v in zip(arguments, args, strict=True))
         try:
-            return self._call(*prepared)
+            return self._call(*args)
         except _GUARDED as problem:
             raise _shortened(problem, self.spec.title) from None
 
@@ -156,6 +173,15 @@ class Function:
         return f"{where} kernel writes it, got a read-only array. Pass {argument.name}.copy()."
 
 
+def _tensors(values: tuple[Any, ...]) -> bool:
+    """Whether all values are tensors and Python scalars, so that nothing has to be converted."""
+    for value in values:
+        kind = type(value)
+        if kind is not tp.Tensor and kind not in _SCALARS:
+            return False
+    return True
+
+
 class Operator:
     """A declared operator as the notebook holds it: callable with tensors or NumPy arrays.
 
@@ -205,7 +231,7 @@ class Operator:
         ValueError
             Shapes, strides or devices that the kernel cannot take.
         """
-        if any(isinstance(v, (np.ndarray, np.generic)) for v in (*args, *kwargs.values())):
+        if not _tensors(args) or (kwargs and not _tensors(tuple(kwargs.values()))):
             names = [a.name for a in self.spec.inputs]
             args = tuple(
                 self._tensor(names[i] if i < len(names) else "", v) for i, v in enumerate(args)

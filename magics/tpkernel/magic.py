@@ -271,10 +271,12 @@ class TpKernelMagics(Magics):
         )
         self.session.slots[key] = slot
         _remember(report)
-        report = with_records(report, check(built), built.request.checks)
-        _remember(report)
         slot.widget = self._widget(built, report)
-        display(slot.widget)
+        shown = _Shown(slot.widget, live=getattr(shell, "kernel", None) is not None)
+        report = with_records(report, check(built, on_wait=shown.wait), built.request.checks)
+        _remember(report)
+        slot.widget.show(report)
+        shown.done()
 
     def _widget(self, built: BuiltCell, report: Report) -> ReportWidget:
         if all(o.helper for o in built.spec.operators):
@@ -314,6 +316,34 @@ class TpKernelMagics(Magics):
         text = f"{type(problem).__name__}: {problem}"
         title = "The cell failed, as --expect-error says it must."
         display({"text/plain": f"{title}\n{text}", "text/html": error_html(title, text)}, raw=True)
+
+
+class _Shown:
+    """Shows a cell's widget once: early where checks take long and the front end can update it.
+
+    The last form is always displayed whole, so that a saved notebook holds the finished report.
+    """
+
+    def __init__(self, widget: ReportWidget, *, live: bool) -> None:
+        self.widget = widget
+        self.live = live
+        self.handle: Any = None
+
+    def wait(self, during: str) -> None:
+        """Show the report without checks, and what is running."""
+        if not self.live:
+            return
+        self.widget.busy = f"running {during} …"
+        if self.handle is None:
+            self.handle = display(self.widget, display_id=True)
+
+    def done(self) -> None:
+        """Show the finished report."""
+        self.widget.busy = ""
+        if self.handle is None:
+            display(self.widget)
+        else:
+            self.handle.update(self.widget)
 
 
 _document(TpKernelMagics.tpkernel)

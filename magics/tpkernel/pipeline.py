@@ -315,9 +315,20 @@ def check(
     *,
     checks: tuple[str, ...] | None = None,
     seed: int = 0,
-    on_record: Callable[[Any], None] = lambda record: None,
+    on_wait: Callable[[str], None] = lambda during: None,
 ) -> list[Any]:
     """Run a cell's checks, in the worker unless the request says otherwise.
+
+    Parameters
+    ----------
+    cell
+        The built cell.
+    checks
+        Which; None for those of the request.
+    seed
+        Seed of made samples.
+    on_wait
+        Called a few times a second with what is running.
 
     Returns
     -------
@@ -328,18 +339,14 @@ def check(
     if not wanted or all(o.helper for o in cell.spec.operators):
         return []
     if cell.request.in_process:
-        records = []
-        for record in run_checks(cell.spec, cell.definitions, checks=wanted, seed=seed):
-            records.append(record)
-            on_record(record)
-        return records
+        return list(run_checks(cell.spec, cell.definitions, checks=wanted, seed=seed))
     return shared_worker().run(
         cell.spec,
         cell.library,
         checks=wanted,
         seed=seed,
         budget=cell.request.budget,
-        on_record=on_record,
+        on_wait=on_wait,
     )
 
 

@@ -31,6 +31,7 @@ __all__ = ["Worker", "serve", "shared_worker"]
 DEFAULT_BUDGET = 20.0
 #: Seconds that a fresh child may take to import what it needs.
 START_LIMIT = 60.0
+_TICK = 0.25
 
 
 class Worker:
@@ -103,6 +104,7 @@ class Worker:
         seed: int = 0,
         budget: float = DEFAULT_BUDGET,
         on_record: Callable[[Any], None] = lambda record: None,
+        on_wait: Callable[[str], None] = lambda during: None,
     ) -> list[Any]:
         """Run checks in the child.
 
@@ -118,6 +120,8 @@ class Worker:
             Seconds for all of them; then the child is ended.
         on_record
             Called with each record as it arrives.
+        on_wait
+            Called a few times a second while nothing arrives, with what is running.
 
         Returns
         -------
@@ -135,7 +139,7 @@ class Worker:
                 self._await_start()
                 assert self._connection is not None  # noqa: S101  (started above)
                 self._connection.send((spec, library, checks, seed, budget))
-                self._collect(records, on_record, budget)
+                self._collect(records, on_record, on_wait, budget)
             except KernelCrash as crash:
                 operator = next((o.name for o in spec.operators if o.name in crash.during), "")
                 finding = Finding(
@@ -169,7 +173,13 @@ class Worker:
             raise RuntimeError(message) from None
         self._ready = True
 
-    def _collect(self, records: list[Any], on_record: Callable[[Any], None], budget: float) -> None:
+    def _collect(
+        self,
+        records: list[Any],
+        on_record: Callable[[Any], None],
+        on_wait: Callable[[str], None],
+        budget: float,
+    ) -> None:
         """Receive until the child says it is done; a dead or silent child raises KernelCrash."""
         connection = self._connection
         assert connection is not None  # noqa: S101  (started by the caller)
@@ -178,10 +188,13 @@ class Worker:
         while True:
             left = deadline - time.monotonic()
             try:
-                if left <= 0 or not connection.poll(left):
+                if left <= 0:
                     self.close()
                     message = f"no answer within {budget:g} s during {during}; the worker was ended"
                     raise KernelCrash(message, signal=None, during=during)
+                if not connection.poll(min(left, _TICK)):
+                    on_wait(during)
+                    continue
                 kind, value = connection.recv()
             except (EOFError, ConnectionResetError, BrokenPipeError):
                 raise self._crash(during) from None

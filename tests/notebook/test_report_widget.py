@@ -25,12 +25,13 @@ def test_tabs_show_every_section_and_answer_the_keyboard(lab: LabBrowser) -> Non
     with lab.open(report_notebook()) as tab:
         tab.run_all()
         report = tab.output(1)
-        expect(report.get_by_role("tab", name="Operator")).to_have_attribute("aria-selected", "true")
+        first = report.get_by_role("tab", name="Operator")
+        expect(first).to_have_attribute("aria-selected", "true")
         panel = report.get_by_role("tabpanel", name="Operator")
         expect(panel).to_contain_text("mylib::softplus(Tensor x, float beta=1.0) -> Tensor")
         expect(panel).to_contain_text("register_fake")
         expect(panel).to_contain_text("grad * tp.sigmoid(beta * x)")
-        report.get_by_role("tab", name="Operator").focus()
+        first.focus()
         tab.page.keyboard.press("ArrowRight")
         expect(report.get_by_role("tab", name="Gradcheck")).to_be_focused()
         panel = report.get_by_role("tabpanel", name="Gradcheck")
@@ -103,4 +104,25 @@ def test_a_plain_kernels_report_in_the_dark_theme(lab: LabBrowser) -> None:
         panel = tab.output(1).get_by_role("tabpanel", name="Operator")
         expect(panel).to_contain_text("float32, on cpu, contiguous, written")
         tab.screenshot("report-dark")
+        assert tab.problems == []
+
+
+def test_a_kernel_that_hangs_under_check_shows_its_progress_and_then_a_finding(
+    lab: LabBrowser,
+) -> None:
+    spin = (
+        "%%tpkernel --budget 3\ntemplate <class T> void spin(tp::In<T> x, tp::Out<T> out) {\n"
+        "  volatile bool on = true;\n  while (on) {}\n}"
+    )
+    with lab.open(notebook_of("%load_ext tensorplay", spin, "1 + 1")) as tab:
+        # Not awaited: what shows while the cell runs is what this is about.
+        tab.page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
+        expect(tab.output(1).get_by_role("status")).to_contain_text("running validation")
+        tab.wait_until_idle()
+        report = tab.output(1)
+        report.get_by_role("tab", name="Validation").click()
+        expect(report.get_by_role("tabpanel", name="Validation")).to_contain_text(
+            "no answer within 3 s"
+        )
+        expect(tab.output(2)).to_contain_text("2")
         assert tab.problems == []
