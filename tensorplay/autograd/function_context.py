@@ -295,6 +295,10 @@ class FunctionNode(Node):
         # A gradient for an input that needs none is dropped unseen, as its type may be anything.
         return [None if edge is None else x for edge, x in zip(self.edges, padded, strict=True)]
 
+    def saves_result(self) -> bool:
+        """Tell whether an output was saved."""
+        return any(s is not None and s.is_result for s in self.ctx._saved or ())
+
     def release(self) -> None:
         """Free the saved tensors."""
         self.ctx._free()

@@ -263,6 +263,11 @@ class SavedTensor:
         self._wants_grad = tensor._requires_grad
         self.computed = computed  # neither input nor output of the saving node
 
+    @property
+    def is_result(self) -> bool:
+        """Whether the tensor is an output of the node that saved it."""
+        return self._output_nr is not None
+
     def unpack(self, node: Node | None) -> Tensor:
         """Return the tensor with its history, which for an output is `node`.
 

@@ -513,6 +513,34 @@ def test_dirty_view_updates_the_history_of_its_base():
     assert grad((y * y).sum(), x)[0].tolist() == [18.0, 2 * 12.0 * 6]
 
 
+@pytest.mark.parametrize("part", [slice(None), slice(1, None)])
+def test_dirty_input_that_is_saved_as_output(part):
+    class InPlace(Function):
+        @staticmethod
+        def forward(ctx, x):
+            x.exp_()
+            ctx.mark_dirty(x)
+            ctx.save_for_backward(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+    def function(x):
+        y = x * 2
+        InPlace.apply(y[part])
+        return y * x
+
+    x = tp.rand(3, dtype=tp.float64, requires_grad=True)
+    assert gradcheck(function, (x,))
+    assert gradgradcheck(function, (x,))
+    out = function(x).sum()
+    (first,) = grad(out, x, create_graph=True)
+    assert first.requires_grad
+    first.sum().backward()
+
+
 def test_errors_of_dirty_inputs():
     class Forgets(Function):
         @staticmethod

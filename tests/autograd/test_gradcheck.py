@@ -605,6 +605,14 @@ def test_exceptions_of_user_code():
         assert "ZeroDivisionError: mine" in report.message
 
 
+def test_outputs_without_a_gradient():
+    with pytest.raises(ValueError, match="expected the function to return a tensor"):
+        gradcheck(lambda x: 3.0, (rand(2),))
+    report = gradcheck(lambda x: x > 0, (rand(2),))
+    assert report
+    assert any("no output is of a type" in note for note in report.notes)
+
+
 def test_contradicting_flags():
     x = rand(2)
     for flags in (

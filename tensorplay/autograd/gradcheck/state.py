@@ -147,12 +147,25 @@ class State:
         """Run the function; return the outputs looked at, and whether they require grad.
 
         If no output does, all that could are looked at.
+
+        Raises
+        ------
+        ValueError
+            The function returns no tensor.
         """
         outputs = tensors_in(self.call())
+        if not outputs:
+            message = (
+                "[gradcheck] expected the function to return a tensor, or a sequence or mapping "
+                "of them, got none. Return what is to be differentiated."
+            )
+            raise ValueError(message)
         chosen = [n for n, out in enumerate(outputs) if out.requires_grad]
         recorded = bool(chosen)
         if not recorded:
             chosen = [n for n, out in enumerate(outputs) if out.dtype.is_differentiable]
+        if not chosen:
+            self.notes.append("no output is of a type that can have a gradient.")
         found = [outputs[n] for n in chosen]
         self.layout = Layout(chosen, [spec_of(out) for out in found])
         self.evaluate = Evaluator(self.call, self.layout)
