@@ -349,8 +349,8 @@ def _attach_inplace(operator: Primitive | Composite, *names: str) -> None:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self.requires_grad and self.is_leaf and grad_mode.is_grad_enabled():
             raise RuntimeError(
-                f"[{operator.name}_] a leaf Variable that requires grad is being used in an in-place "
-                f"operation. Write the out-of-place form `{operator.name}`."
+                f"[{operator.name}_] a leaf Variable that requires grad is being used in an "
+                f"in-place operation. Write the out-of-place form `{operator.name}`."
             )
         return _take_geometry(self, operator(self, *args, **kwargs))
 
