@@ -148,7 +148,16 @@ tvm::ffi::Tensor ramp(int64_t n) {
 }
 """
 
-FULL = """
+OPTIONAL = """
+#include <tvm/ffi/optional.h>
+double scale(tvm::ffi::TensorView x, tvm::ffi::Optional<double> factor) {
+  double by = factor.has_value() ? *factor : 2.0;
+  for (int64_t i = 0; i < x.numel(); ++i) static_cast<float*>(x.data_ptr())[i] *= by;
+  return by;
+}
+"""
+
+MAP = """
 #include <tvm/ffi/container/map.h>
 tvm::ffi::Map<tvm::ffi::String, int64_t> count(tvm::ffi::Array<tvm::ffi::String> words) {
   tvm::ffi::Map<tvm::ffi::String, int64_t> out;
@@ -182,7 +191,8 @@ CASES = (
     Case("small kernel", SMALL, ("scale",), _scale),
     Case("softmax, 80 lines", SOFTMAX, ("softmax", "softmax_backward"), _softmax),
     Case("four exports", FOUR, ("fib", "norm", "describe", "ramp"), lambda m: m.fib(5)),
-    Case("full headers", FULL, ("count",), lambda m: m.count(["a"])),
+    Case("Optional (full headers)", OPTIONAL, ("scale",), lambda m: m.scale(np.ones(1, "f4"), 1)),
+    Case("Map and Array (full headers)", MAP, ("count",), lambda m: m.count(["a"])),
 )
 
 

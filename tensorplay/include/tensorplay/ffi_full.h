@@ -5,9 +5,15 @@
 // Either way every exception ends at the boundary with the same mapping.
 #pragma once
 #pragma GCC system_header
+#include <tvm/ffi/error.h>
+// What the other headers and the cell throw goes through the run-time library from here on.
+#include <tensorplay/error_stream.h>
+#undef TVM_FFI_THROW
+#define TVM_FFI_THROW(ErrorKind) \
+  ::tensorplay::jit::ErrorStream(#ErrorKind, __FILE__, __LINE__, TVM_FFI_FUNC_SIG).stream()
+
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/dtype.h>
-#include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 

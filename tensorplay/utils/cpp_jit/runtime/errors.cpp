@@ -9,6 +9,7 @@
 #include <string>
 #include <typeinfo>
 
+#include <tensorplay/error_stream.h>
 #include <tensorplay/runtime.h>
 #include <tvm/ffi/dtype.h>
 #include <tvm/ffi/error.h>
@@ -117,6 +118,23 @@ int out_of_range(const char* function, const tp_rt_type& type, int32_t index, in
 }
 
 }  // namespace
+
+namespace tensorplay {
+namespace jit {
+
+ErrorStream::ErrorStream(const char* kind, const char* file, int line, const char* function)
+    : kind_(kind), file_(file), function_(function), line_(line), stream_(new std::ostringstream) {}
+
+ErrorStream::~ErrorStream() noexcept(false) {
+  std::string message = stream_->str();
+  delete stream_;
+  throw make_error(kind_, message, TVMFFIBacktrace(file_, line_, function_, 0));
+}
+
+std::ostream& ErrorStream::stream() { return *stream_; }
+
+}  // namespace jit
+}  // namespace tensorplay
 
 extern "C" {
 
