@@ -123,7 +123,7 @@ class Layout:
 
     def flatten(self, arrays: Sequence[Vector]) -> Vector:
         """Return the arrays, one per output, as one vector of float64."""
-        parts: list[Vector] = []
+        parts: list[Vector] = [np.zeros(0)]  # there may be no outputs
         for array, spec in zip(arrays, self.specs, strict=True):
             flat = array.ravel()
             parts.extend([flat.real, flat.imag] if spec.dtype.is_complex else [flat])

@@ -1,0 +1,195 @@
+"""What `backward` and `jvp` of a `Function` may return, and what they must not."""
+# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
+
+from __future__ import annotations
+
+import pytest
+
+import tensorplay as tp
+from tensorplay.autograd import Function, forward_ad, grad, gradcheck, once_differentiable
+
+
+def leaf(*values, dtype=tp.float64):
+    return tp.tensor(list(values), dtype=dtype, requires_grad=True)
+
+
+# --- what backward returns ------------------------------------------------------------------------
+
+
+def returning(make):
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            return make(g)
+
+    return lambda x, y: Op.apply(x, y).sum()
+
+
+def test_wrong_number_of_gradients():
+    x, y = leaf(1.0), leaf(1.0)
+    message = r"function OpBackward returned an incorrect number of gradients \(expected 2, got "
+    with pytest.raises(RuntimeError, match=message + "1"):
+        returning(lambda g: g)(x, y).backward()
+    with pytest.raises(RuntimeError, match=message + "3"):
+        returning(lambda g: (g, g, g))(x, y).backward()
+    returning(lambda g: (g, g, None, None))(x, y).backward()
+    assert x.grad.tolist() == [1.0]
+
+
+def test_wrong_shape_and_type_of_gradients():
+    x, y = leaf(1.0, 2.0), leaf(1.0, 2.0)
+    with pytest.raises(
+        RuntimeError,
+        match=r"returned an invalid gradient at index 0 - got \[3\] but expected shape compatible "
+        r"with \[2\]",
+    ):
+        returning(lambda g: (tp.ones(3), g))(x, y).backward()
+    with pytest.raises(TypeError, match=r"expected Variable or None \(got float\)"):
+        returning(lambda g: (1.0, g))(x, y).backward()
+
+
+def test_expandable_gradient_is_summed_and_cast():
+    x, y = leaf(1.0, 2.0), leaf(1.0, 2.0)
+    returning(lambda g: (tp.ones((3, 2), dtype=tp.float32), None))(x, y).backward()
+    assert x.grad.tolist() == [3.0, 3.0]
+    assert x.grad.dtype is tp.float64
+    assert y.grad is None
+
+
+def test_gradient_for_an_input_that_needs_none_is_dropped_unseen():
+    x = leaf(1.0)
+    returning(lambda g: (g, "anything"))(x, tp.ones(1, dtype=tp.float64)).backward()
+    assert x.grad.tolist() == [1.0]
+
+
+def test_exceptions_keep_their_type():
+    def fail(g):
+        message = "mine"
+        raise ZeroDivisionError(message)
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        returning(fail)(leaf(1.0), leaf(1.0)).backward()
+
+
+def test_missing_methods():
+    class Empty(Function):
+        pass
+
+    class NoBackward(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+    with pytest.raises(NotImplementedError, match="must implement the forward function"):
+        Empty.apply(leaf(1.0))
+    y = NoBackward.apply(leaf(1.0))
+    with pytest.raises(
+        NotImplementedError, match="must implement either the backward or vjp method"
+    ):
+        y.sum().backward()
+    with pytest.raises(TypeError, match=r"NoBackward\.apply"):
+        NoBackward()
+
+
+def test_vjp_is_another_name_of_backward():
+    class Named(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def vjp(ctx, g):
+            return g * 2
+
+    x = leaf(1.0)
+    assert grad(Named.apply(x).sum(), x)[0].tolist() == [2.0]
+
+
+def test_once_differentiable():
+    class Once(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, g):
+            assert not tp.is_grad_enabled()
+            return g * 2 * ctx.saved_tensors[0]
+
+    x = leaf(3.0)
+    assert gradcheck(Once.apply, (x,))
+    (first,) = grad(Once.apply(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="marked with @once_differentiable"):
+        grad(first.sum(), x)
+
+
+# --- forward mode ---------------------------------------------------------------------------------
+
+
+class Sine(Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_forward(x)
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        return x.sin() * scale
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.cos() * ctx.scale, None
+
+    @staticmethod
+    def jvp(ctx, t, t_scale):
+        assert t_scale is None
+        (x,) = ctx.saved_tensors
+        return t * x.cos() * ctx.scale
+
+
+def test_jvp_gives_the_tangent():
+    x = tp.randn(4, dtype=tp.float64, requires_grad=True)
+    assert gradcheck(lambda x: Sine.apply(x, 3.0), (x,), check_forward_ad=True)
+
+
+def test_jvp_sees_plain_tensors():
+    x = leaf(1.0)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, tp.ones(1, dtype=tp.float64))
+        out = Sine.apply(dual, 1.0)
+        tangent = forward_ad.unpack_dual(out).tangent
+        assert not forward_ad.is_dual_tensor(tangent)
+        assert forward_ad.is_dual_tensor(dual)
+
+
+def test_missing_jvp_raises_instead_of_dropping_the_tangent():
+    class NoJvp(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(leaf(1.0), tp.ones(1, dtype=tp.float64))
+        with pytest.raises(NotImplementedError, match="jvp"):
+            NoJvp.apply(dual)
+
+
+def test_wrong_number_of_tangents():
+    class Bad(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def jvp(ctx, t):
+            return t, t
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(leaf(1.0), tp.ones(1, dtype=tp.float64))
+        with pytest.raises(RuntimeError, match=r"number of tangents \(expected 1, got 2\)"):
+            Bad.apply(dual)
