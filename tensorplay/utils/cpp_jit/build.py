@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from tensorplay.utils.cpp_jit.store import (
 if TYPE_CHECKING:
     from tensorplay.utils.cpp_jit.load import Module
 
+_LOCAL_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"', re.MULTILINE)
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
 
@@ -202,7 +204,7 @@ def build_source(
 
 
 def _request_of(unit: Unit) -> str:
-    quoted = '"' in unit.source.text or '"' in unit.preamble
+    quoted = any(map(_LOCAL_INCLUDE.search, (unit.preamble, unit.source.text, unit.generated)))
     native = any("native" in flag for flag in unit.cflags)
     return digest(
         f"unit {FORMAT}",
@@ -286,7 +288,7 @@ def find_or_build(
     if compiler is None:
         compiler = toolchain.find_compiler()  # raises with what was looked for
     cache = writable(cache)
-    with cache.lock(request, f"the library {name!r}"):
+    with cache.lock("library", request, repr(name)):
         if found := _find(cache, request, identity):
             return dataclasses.replace(found, _again=again(found.folder.name))
         start_ns = time.time_ns()
@@ -305,7 +307,9 @@ def find_or_build(
     return dataclasses.replace(build, _again=again(entry))
 
 
+#: Entries whose checksum this process has compared, with the size and time of their library.
 _verified: dict[tuple[str, str], tuple[int, int, Build]] = {}
+_MAX_VERIFIED = 512
 
 
 def _find(cache: Cache, request: str, compiler: str | None) -> Build | None:
@@ -352,6 +356,8 @@ def _build_of(cache: Cache, entry: str, data: dict[str, Any], *, cached: bool) -
         remembered = build if cached else dataclasses.replace(build, cached=True)
         key = (str(cache.root), entry)
         _verified[key] = (state.st_size, state.st_mtime_ns, remembered)
+        while len(_verified) > _MAX_VERIFIED:
+            _verified.pop(next(iter(_verified)), None)
     return build
 
 

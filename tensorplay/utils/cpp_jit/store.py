@@ -33,6 +33,7 @@ FORMAT = 1
 #: of its time stamp, so its content is compared and not its time.
 _SETTLED_NS = 2_000_000_000
 _MAX_RECORDS = 8
+_MAX_KNOWN = 512
 _STALE_SECONDS = 3600.0
 _PATIENCE_SECONDS = 10.0
 
@@ -150,6 +151,8 @@ class Cache:
         except (OSError, ValueError, KeyError, TypeError):
             return ()  # half-known is unknown: it is built again and the file replaced
         self._records[request] = (stamp, records)
+        while len(self._records) > _MAX_KNOWN:
+            self._records.pop(next(iter(self._records)), None)
         return records
 
     def find(self, request: str, compiler: str | None) -> Record | None:
@@ -278,12 +281,17 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def lock(self, name: str, what: str, *, wait: bool = True) -> Iterator[bool]:
+    def lock(self, kind: str, key: str, what: str, *, wait: bool = True) -> Iterator[bool]:
         """Hold a lock that the operating system releases with its holder; yield whether it is held.
+
+        The files are few and stay: a lock file that is removed may be locked twice. So unrelated
+        builds of one kind may wait for each other; one that holds a lock takes none of its kind.
 
         Parameters
         ----------
-        name
+        kind
+            ``"library"``, ``"runtime"`` or ``"headers"``.
+        key
             Digest of what is built.
         what
             How to name it to a person who waits.
@@ -294,8 +302,9 @@ class Cache:
 
         folder = self.root / "locks"
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / f"{name[:32]}.lock", thread_local=False, is_singleton=False)
-        holder = folder / f"{name[:32]}.holder"
+        name = f"{kind}-{key[:2]}"
+        lock = FileLock(folder / f"{name}.lock", thread_local=False, is_singleton=False)
+        holder = folder / f"{name}.holder"
         try:
             lock.acquire(timeout=_PATIENCE_SECONDS if wait else 0)
         except Timeout:
@@ -304,24 +313,25 @@ class Cache:
                 return
             with contextlib.suppress(OSError):
                 who = holder.read_text("utf-8")
-                warnings.warn(f"waiting for {what}, being built by {who}", BuildCacheWarning, 2)
+                warnings.warn(f"{what} waits for {who}", BuildCacheWarning, 2)
             lock.acquire(poll_interval=0.02)
         try:
             with contextlib.suppress(OSError):
                 started = time.strftime("%H:%M:%S")
-                holder.write_text(f"process {os.getpid()} since {started}", "utf-8")
+                text = f"process {os.getpid()}, which has been building {what} since {started}"
+                holder.write_text(text, "utf-8")
             yield True
         finally:
             lock.release()
 
     def tidy(self) -> None:
-        """Remove private folders that dead processes left behind."""
+        """Remove private folders and copies that dead processes left behind."""
         limit = time.time() - _STALE_SECONDS
         with contextlib.suppress(OSError):
             for folder in (self.root / "tmp").iterdir():
                 with contextlib.suppress(OSError):
                     if folder.stat().st_mtime < limit:
-                        shutil.rmtree(folder, ignore_errors=True)
+                        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
 
     # Size
 
@@ -354,7 +364,20 @@ class Cache:
             self.remove(part.folder)
             total -= part.size
             gone.append(part)
+        self._forget_orphans()
         return gone
+
+    def _forget_orphans(self) -> None:
+        """Remove requests whose entries are gone."""
+        wanted = set()
+        for file in (self.root / "entries").glob("*/entry.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                wanted.add(json.loads(file.read_text("utf-8"))["request"])
+        limit = time.time() - _STALE_SECONDS
+        for file in (self.root / "requests").glob("*/*.json"):
+            with contextlib.suppress(OSError):
+                if file.stem not in wanted and file.stat().st_mtime < limit:
+                    file.unlink()
 
 
 @dataclass(frozen=True)

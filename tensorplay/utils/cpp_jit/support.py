@@ -139,7 +139,7 @@ def runtime_objects(cache: Cache, compiler: Compiler) -> tuple[Path, ...]:
     folder = cache.root / "runtime" / key[:24]
     sizes = _complete(folder)
     if sizes is None:
-        with cache.lock(key, "the run-time library"):
+        with cache.lock("runtime", key, "the run-time library"):
             sizes = _complete(folder)
             if sizes is None:
                 with cache.workspace() as work:
@@ -279,7 +279,7 @@ def _make_quietly(cache: Cache, compiler: Compiler, headers: Headers, key: str) 
 def _make_precompiled(
     cache: Cache, compiler: Compiler, headers: Headers, key: str, *, wait: bool
 ) -> None:
-    with cache.lock(key, "a precompiled header", wait=wait) as held:
+    with cache.lock("headers", key, "a precompiled header", wait=wait) as held:
         if not held or _find_precompiled(cache, key) is not None:
             return
         with cache.workspace() as work:

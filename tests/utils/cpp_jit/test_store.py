@@ -10,9 +10,11 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -254,7 +256,7 @@ def test_b002_a_killed_builder_blocks_nobody(tmp_path):
         [sys.executable, "-c", code], env=environment, start_new_session=True
     )
     locks = Path(os.environ["TENSORPLAY_CACHE_DIR"]) / "build" / "locks"
-    pattern = f"process {process.pid} since"
+    pattern = f"process {process.pid}, which has been building 'k' since"
     deadline = time.monotonic() + 60
     # The run-time library is built first, under its own lock; the cell's build sleeps.
     work = locks.parent / "tmp"
@@ -292,6 +294,54 @@ def test_processes_that_build_the_same_and_different_cells_at_once():
     ]
     errors = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], errors
+
+
+def test_threads_that_build_the_same_and_different_cells_at_once():
+    results: dict[int, list[int]] = {}
+
+    def work(number: int) -> None:
+        results[number] = [
+            cpp_jit.build_source("threads", source(5000 + n), exports=["f"]).load().f()
+            for n in (number % 2, number)
+        ]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {n: [5000 + n % 2, 5000 + n] for n in range(6)}
+
+
+@pytest.mark.slow
+def test_builders_killed_at_any_moment_leave_nothing_wrong():
+    code = (
+        "import sys\n"
+        "from tensorplay.utils import cpp_jit\n"
+        "print('ready', flush=True)\n"
+        "text = 'int64_t f() { return %s; }' % sys.argv[1]\n"
+        "module = cpp_jit.load_inline('victim', cpp_sources=text, functions='f')\n"
+        "assert module.f() == int(sys.argv[1])"
+    )
+    random = Random(0)
+    for number in range(8):
+        command = [sys.executable, "-c", code, str(600 + number)]
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(random.uniform(0, 0.4))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert cpp_jit.build_source("victim", source(600 + number), exports=["f"]).load().f() == (
+            600 + number
+        )
+        done = run_python(code.replace("sys.argv[1]", f"'{600 + number}'"))
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_recorded(tmp_path, monkeypatch):
