@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from tensorplay.autograd import forward_ad, graph
+from tensorplay.autograd.anomaly_mode import (
+    detect_anomaly,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    set_detect_anomaly,
+)
 from tensorplay.autograd.backward import backward, grad
 from tensorplay.autograd.function import Function, once_differentiable
 from tensorplay.autograd.grad_mode import (
@@ -24,6 +30,7 @@ __all__ = [
     "GradcheckError",
     "GradcheckReport",
     "backward",
+    "detect_anomaly",
     "enable_grad",
     "forward_ad",
     "grad",
@@ -31,8 +38,11 @@ __all__ = [
     "gradcheck_report",
     "gradgradcheck",
     "graph",
+    "is_anomaly_check_nan_enabled",
+    "is_anomaly_enabled",
     "is_grad_enabled",
     "no_grad",
     "once_differentiable",
+    "set_detect_anomaly",
     "set_grad_enabled",
 ]

@@ -11,8 +11,10 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensorplay._tensor import Spec, Tensor
-from tensorplay.autograd import grad_mode
+from tensorplay.autograd import anomaly_mode, grad_mode
 from tensorplay.autograd.graph import AccumulateGrad, Edge, Hooks, Node, add_to_grad
 
 if TYPE_CHECKING:
@@ -178,6 +180,25 @@ def _call(
     return results
 
 
+def _call_watched(
+    state: _Pass, node: Node, grads: list[Tensor | None], needed: list[bool]
+) -> Sequence[Tensor | None]:
+    """Call a node in anomaly mode."""
+    try:
+        results = _call(state, node, grads, needed)
+        if anomaly_mode.state.check_nan:
+            for number, result in enumerate(results):
+                if isinstance(result, Tensor) and np.isnan(result._elements("backward")).any():
+                    message = (
+                        f"Function '{node.name()}' returned nan values in its {number}th output."
+                    )
+                    raise RuntimeError(message)
+    except Exception as error:
+        anomaly_mode.explain(error, node.name(), node.metadata.get("traceback"))
+        raise
+    return results
+
+
 def _wrong_count(node: Node, got: int) -> str:
     return (
         f"function {node.name()} returned an incorrect number of gradients "
@@ -211,6 +232,8 @@ def _visit(
     grads = _arrive(state, node, grads, runs=runs)
     if not runs or (not node.takes_undefined and all(g is None for g in grads)):
         return ()
+    if anomaly_mode.state.enabled:
+        return _call_watched(state, node, grads, needed)
     return _call(state, node, grads, needed)
 
 

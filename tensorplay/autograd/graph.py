@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tensorplay._tensor import Spec, Tensor, spec_of
-from tensorplay.autograd import grad_mode
+from tensorplay.autograd import anomaly_mode, grad_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +85,9 @@ class Node:
         self.edges = edges
         self.outputs = outputs
         self.sequence = next(_sequence)
-        self._metadata: dict[str, Any] | None = None
+        self._metadata: dict[str, Any] | None = (
+            {"traceback": anomaly_mode.where_from()} if anomaly_mode.state.enabled else None
+        )
         self._pre_hooks: Hooks | None = None
         self._post_hooks: Hooks | None = None
         self._tensor_hooks: dict[int, Hooks] | None = None

@@ -1,0 +1,115 @@
+"""Anomaly mode: backward passes that stop at nan and show where the forward step was written."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "detect_anomaly",
+    "is_anomaly_check_nan_enabled",
+    "is_anomaly_enabled",
+    "set_detect_anomaly",
+]
+
+# Frames of the package itself say nothing about the user's program.
+_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
+_GENERATED = "<tensorplay "
+_MOST_FRAMES = 8
+
+
+class _State:
+    """The switches, for all threads: a pass may run in another thread than the forward."""
+
+    enabled = False
+    check_nan = True
+
+
+state = _State()
+
+
+def is_anomaly_enabled() -> bool:
+    """Tell whether nodes note where they were made."""
+    return state.enabled
+
+
+def is_anomaly_check_nan_enabled() -> bool:
+    """Tell whether a backward pass stops at nan while the mode is on."""
+    return state.check_nan
+
+
+class set_detect_anomaly:  # noqa: N801 - the field's spelling
+    """Switch anomaly mode at once; as a context manager, until the end of the block.
+
+    Parameters
+    ----------
+    mode
+        Whether the mode is on.
+    check_nan
+        Whether a gradient with nan raises.
+    """
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._before = (state.enabled, state.check_nan)
+        state.enabled, state.check_nan = bool(mode), bool(check_nan)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        state.enabled, state.check_nan = self._before
+
+
+class detect_anomaly:  # noqa: N801
+    """Context manager: nodes made inside note where, and passes inside stop at nan.
+
+    Parameters
+    ----------
+    check_nan
+        Whether a gradient with nan raises.
+    """
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self._check_nan = check_nan
+        self._outer: list[set_detect_anomaly] = []
+
+    def __enter__(self) -> None:
+        warnings.warn(
+            "Anomaly Detection has been enabled. It makes every operation slower and is for "
+            "debugging only.",
+            UserWarning,
+            stacklevel=2,
+        )
+        self._outer.append(set_detect_anomaly(True, self._check_nan))
+
+    def __exit__(self, *exception: object) -> None:
+        self._outer.pop().__exit__()
+
+
+def where_from() -> list[str]:
+    """Return the frames of the user's program that lead here, as Python formats them."""
+    frames = [
+        frame
+        for frame in traceback.extract_stack()
+        if not frame.filename.startswith((_PACKAGE, _GENERATED))
+    ]
+    return traceback.format_list(frames[-_MOST_FRAMES:])
+
+
+def explain(error: BaseException, name: str, frames: Any) -> None:
+    """Add to `error` where the forward step of the node `name` was called."""
+    if not frames:
+        text = (
+            f"{name} was recorded before anomaly detection was on, so where its forward was "
+            "called is not known. Put the forward inside of detect_anomaly(), too."
+        )
+    else:
+        text = f"Error detected in {name}. Its forward was called here:\n{''.join(frames)}"
+    add_note = getattr(error, "add_note", None)
+    if add_note is not None:
+        add_note(text)
+    else:  # Python 3.10
+        warnings.warn(text, UserWarning, stacklevel=2)

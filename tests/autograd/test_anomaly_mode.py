@@ -1,0 +1,84 @@
+"""Anomaly mode: stops at nan, and shows where the forward step was called."""
+# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import pytest
+
+import tensorplay as tp
+from tensorplay.autograd import (
+    Function,
+    detect_anomaly,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    set_detect_anomaly,
+)
+
+
+@pytest.fixture
+def anomaly():
+    with set_detect_anomaly(True):
+        yield
+
+
+def test_switches():
+    assert not is_anomaly_enabled()
+    with set_detect_anomaly(True, check_nan=False):
+        assert is_anomaly_enabled()
+        assert not is_anomaly_check_nan_enabled()
+        with pytest.warns(UserWarning, match="Anomaly Detection"), detect_anomaly():
+            assert is_anomaly_check_nan_enabled()
+        assert not is_anomaly_check_nan_enabled()
+    assert not is_anomaly_enabled()
+    assert is_anomaly_check_nan_enabled()
+
+
+def zero_times_infinity(x):
+    return x.sqrt() * 0  # the step at fault
+
+
+@pytest.mark.usefixtures("anomaly")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_nan_raises_and_shows_the_forward_call():
+    x = tp.zeros(1, dtype=tp.float64, requires_grad=True)
+    with pytest.raises(
+        RuntimeError, match=r"Function 'SqrtBackward' returned nan values in its 0th output"
+    ) as caught:
+        zero_times_infinity(x).sum().backward()
+    text = "".join(traceback.format_exception(caught.value))
+    assert "Error detected in SqrtBackward" in text
+    assert "return x.sqrt() * 0" in text
+    assert "primitive.py" not in "".join(caught.value.__notes__)
+
+
+@pytest.mark.usefixtures("anomaly")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_any_error_shows_the_forward_call():
+    class Fails(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            message = "mine"
+            raise KeyError(message)
+
+    x = tp.ones(1, requires_grad=True)
+    with pytest.raises(KeyError) as caught:
+        Fails.apply(x).sum().backward()
+    assert "Fails.apply(x).sum().backward()" in "".join(caught.value.__notes__)
+
+
+def test_without_the_mode_nan_passes():
+    x = tp.zeros(1, dtype=tp.float64, requires_grad=True)
+    zero_times_infinity(x).sum().backward()
+    assert x.grad.isnan().all()
+    y = zero_times_infinity(x).sum()
+    with set_detect_anomaly(True), pytest.raises(RuntimeError, match="nan values"):
+        y.backward()
+    with set_detect_anomaly(True, check_nan=False):
+        zero_times_infinity(x).sum().backward()
