@@ -77,20 +77,20 @@ def _body(array: Any) -> str:
         array = array.astype(np.float32)
     shown = _options
     formatter: Any = None
-    if shown.sci_mode and array.dtype.kind in "fc":
+    if shown.sci_mode is not None and array.dtype.kind in "fc":
+        kind = "e" if shown.sci_mode else "f"
 
-        def scientific(value: Any) -> str:
-            return np.format_float_scientific(value, precision=shown.precision, unique=False)
+        def number(value: Any) -> str:
+            return f"{value:.{shown.precision}{kind}}"
 
         formatter = {
-            "float_kind": scientific,
-            "complex_kind": lambda z: f"{scientific(z.real)}{z.imag:+.{shown.precision}e}j",
+            "float_kind": number,
+            "complex_kind": lambda z: f"{number(z.real)}{z.imag:+.{shown.precision}{kind}}j",
         }
     return np.array2string(
         array,
         max_line_width=shown.linewidth,
         precision=shown.precision,
-        suppress_small=shown.sci_mode is False,
         separator=", ",
         prefix=PREFIX,
         floatmode="maxprec_equal",

@@ -188,7 +188,7 @@ def test_arange() -> None:
         tp.arange(0, 3, 0)
     with pytest.raises(RuntimeError, match="finite"):
         tp.arange(0, float("inf"))
-    with pytest.raises(ValueError, match="range of tensorplay.uint8"):
+    with pytest.raises(ValueError, match=r"range of tensorplay\.uint8"):
         tp.arange(300, dtype=tp.uint8)
     with pytest.raises(TypeError, match="argument 'end'"):
         tp.arange(0, "3")

@@ -73,7 +73,7 @@ def test_options() -> None:
     assert repr(x) == "tensor([3.33e-01, 2.00e+04])"
     assert repr(tp.tensor([1 - 2j])) == "tensor([1.00e+00-2.00e+00j])"
     tp.set_printoptions(sci_mode=False, precision=3)
-    assert repr(tp.tensor([1e-3, 1e7])) == "tensor([    0.001, 10000000.   ])"
+    assert repr(tp.tensor([1e-3, 1e7])) == "tensor([0.001, 10000000.000])"
     tp.set_printoptions(threshold=5, edgeitems=1)
     assert repr(tp.arange(9)) == "tensor([0, ..., 8])"
     tp.set_printoptions(linewidth=20, threshold=100)

@@ -312,8 +312,10 @@ class CustomPrimitive(Primitive):
                     tensor._grad_fn, tensor._output_nr, tensor._requires_grad = node, number, True
         for tensor in written:
             if tensor._dtype.is_differentiable:
+                # Its own history first, then those of what was read: the node must be reached.
+                inputs = [tensor, *(x for x in self._flat(values) if x is not tensor)]
                 name, ctx = _node_name(self.name), FunctionContext(())
-                broken = FunctionNode(name, ctx, self._no_formula, [tensor])
+                broken = FunctionNode(name, ctx, self._no_formula, inputs)
                 broken.outputs = [spec_of(tensor)]
                 rebase_history(tensor, broken)
 

@@ -116,9 +116,11 @@ def _type_of(annotation: Any, scope: _Scope) -> SchemaType:
     if base is not None:
         return SchemaType(base)
     origin = typing.get_origin(annotation)
-    members = tuple(m if m is Ellipsis else scope.resolve(m) for m in typing.get_args(annotation))
+    members = typing.get_args(annotation)
     if origin is typing.Annotated:
         return _type_of(members[0], scope)
+    if origin in (tuple, typing.Union, types.UnionType):
+        members = tuple(m if m is Ellipsis else scope.resolve(m) for m in members)
     if origin in (typing.Union, types.UnionType):
         inner = tuple(m for m in members if m is not types.NoneType)
         if _scalar_union(inner):

@@ -144,7 +144,7 @@ def functions_stub() -> str:
         for name in (operator.name, *operator.aliases)
     }
     lines.extend(_operator_stub(name, names[name], method=False) for name in sorted(names))
-    lines += ["", "__all__: list[str]"]
+    lines += ["", "__all__ = [", *(f'    "{name}",' for name in sorted(names)), "]"]
     return "\n".join(lines) + "\n"
 
 
