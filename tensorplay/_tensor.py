@@ -8,7 +8,6 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
-from typing_extensions import Self
 
 from tensorplay import _device, _dtype, _printing
 from tensorplay._methods import TensorMethods
@@ -147,12 +146,12 @@ class Tensor(TensorMethods):
     __array_ufunc__ = None  # so that `ndarray + tensor` asks the tensor
 
     def __new__(
-        cls,
+        cls: type[TensorT],
         data: Any = (),
         *,
         device: str | device | None = None,
         requires_grad: bool = False,
-    ) -> Self:
+    ) -> TensorT:
         self = object.__new__(cls)
         if isinstance(data, Tensor):
             self._array = data._array if data.is_meta else data._array.copy()
