@@ -301,7 +301,8 @@ class Tensor(TensorMethods):
                 "[numpy] Can't call numpy() on Tensor that requires grad. Write x.detach().numpy()."
             )
             raise RuntimeError(message)
-        return self._elements("numpy").view()  # shape and flags of the array are its own
+        array: npt.NDArray[Any] = self._elements("numpy").view()  # with shape and flags of its own
+        return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()
