@@ -10,6 +10,7 @@ and as indexed flat.
 from __future__ import annotations
 
 import functools
+import keyword
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -572,6 +573,13 @@ def _walk(node: Node) -> Iterator[Node]:
         stack.extend(reversed(current.children))
 
 
+def python_name(name: str, position: int) -> str:
+    """Return what Python calls a C++ parameter: ``in`` becomes ``in_``, an unnamed one ``arg0``."""
+    if not name:
+        return f"arg{position}"
+    return name + "_" if keyword.iskeyword(name) else name
+
+
 def parse_source(text: str, *, first_line: int = 1) -> Source:
     """Read the functions of a C++ text.
 
@@ -587,12 +595,13 @@ def parse_source(text: str, *, first_line: int = 1) -> Source:
     done: list[Function] = []
     for function in functions:
         parameters = []
-        for parameter in function.parameters:
+        for position, parameter in enumerate(function.parameters):
             view, use = parameter.view, parameter.use
             if view is not None:
                 view = replace(view, element=reader.resolve(view.element))
             if parameter.is_tensor and function.name in reader.bodies:
                 use = reader.use(function.name, parameter.name)
-            parameters.append(replace(parameter, view=view, use=use))
+            name = python_name(parameter.name, position)
+            parameters.append(replace(parameter, name=name, view=view, use=use))
         done.append(replace(function, parameters=tuple(parameters)))
     return Source(tuple(done), frozenset(reader.classes), dict(reader.aliases))

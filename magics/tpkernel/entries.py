@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +31,9 @@ _DEFAULT_DTYPES = ("float32", "float64")
 _MAX_INSTANCES = 64
 _MAX_TEMPLATES = 8
 _MAX_SYMBOLS = 32  # TP_MAX_SYMBOLS of tensorplay/guard.h
-_RESERVED = frozenset({"grad", "result", "ctx", "tp", "kernels", "rules", "math"})
+# Names that the generated module gives to something else.
+_MODULE = frozenset({"tp", "kernels", "rules", "math"})
+_RESERVED = _MODULE | {"grad", "result", "ctx"}
 
 
 class EntryReader:
@@ -101,8 +104,14 @@ class EntryReader:
             message = f"the schema has no namespace; write 'op: mylib::{text.strip()}'"
             raise self.error(message, "op")
         self.subject = schema.qualname
+        if keyword.iskeyword(schema.name) or schema.name in _RESERVED:
+            message = (
+                f"'{schema.name}' cannot name a Python function of a cell; choose another name"
+            )
+            raise self.error(message, "op")
+        taken = _MODULE if self.helper else _RESERVED
         for argument in schema.arguments:
-            if (argument.name in _RESERVED and not self.helper) or not argument.name.isidentifier():
+            if argument.name in taken:
                 message = f"argument '{argument.name}' has a name that formulas use; rename it"
                 raise self.error(message, "op")
         return schema
@@ -220,7 +229,7 @@ class EntryReader:
         accepted = made.kind == want.get(kind) or (kind not in want and plain_other)
         if not accepted:
             hint = f" Write {advice[kind]} {parameter.name}." if kind in advice else ""
-            if made.kind == "other" and function.has_views and kind not in want:
+            if function.has_views and kind not in want:
                 hint = " Functions over typed views take tensors, numbers and bool."
             message = (
                 f"argument '{argument.name}': expected a C++ parameter for schema type {kind}, got "
@@ -281,6 +290,9 @@ class EntryReader:
                 f"argument '{parameter.name}' is the operator's output and the function never "
                 "writes it. Put the outputs last."
             )
+            raise self.error(message, line=parameter.line, column=parameter.column)
+        if parameter.name in _MODULE:
+            message = f"output '{parameter.name}' has a name that formulas use; rename it"
             raise self.error(message, line=parameter.line, column=parameter.column)
         return replace(made, role="out", writes=True)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from tests.tpkernel.notebook import ADD1, MATMUL, SOFTPLUS
 from tpkernel.cell import parse_cell
+from tpkernel.codegen import export_source
 from tpkernel.errors import CellError
 from tpkernel.operator import operator_source
 from tpkernel.reading import Options, read_cell
@@ -257,3 +259,41 @@ def test_lines_count_from_one_without_a_magic():
     with pytest.raises(CellError) as caught:
         read(SOFTPLUS.replace("op:", "opp:"), first_line=1)
     assert caught.value.line == 2
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_damaged_cell_is_read_or_refused_by_name(data):
+    text = data.draw(st.sampled_from([SOFTPLUS, MATMUL, ADD1]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(start, min(len(text), start + 30)))
+        patch = data.draw(
+            st.sampled_from(["", "(", ")", "{", "}", ":", "'", '"', "\n", "Tensor", "T"])
+        )
+        text = text[:start] + patch + text[end:]
+    try:
+        spec = read(text)
+    except CellError:
+        return
+    for op in spec.operators:
+        compile(operator_source(op).text, "generated", "exec")
+    assert export_source(spec).count("__tvm_ffi_") == len(spec.kernels)
+
+
+@pytest.mark.parametrize("name", ["class", "tp", "kernels"])
+def test_a_name_that_the_generated_module_cannot_hold(name):
+    text = SOFTPLUS.replace("mylib::softplus", f"mylib::{name}").replace(
+        "derivatives:", "kernel: softplus\nderivatives:"
+    )
+    error = failure(text)
+    assert error.line == 3
+    assert name in str(error)
+
+
+def test_names_that_python_keeps_for_itself():
+    text = "template <class T> void f(tp::In<T> in, double, tp::Out<T> out) { out[0] = in[0]; }"
+    (op,) = read(text).operators
+    assert op.schema == "cell::f(Tensor in_, float arg1) -> Tensor"
+    assert "grad" in str(failure(SOFTPLUS.replace("Tensor x", "Tensor grad")))
+    assert "kernels" in str(failure(SOFTPLUS.replace("tp::Out<T> out", "tp::Out<T> kernels")))
