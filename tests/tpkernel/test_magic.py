@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
+import signal
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -415,3 +419,35 @@ def test_a_name_that_python_cannot_bind_is_refused(shell: Shell):
 def test_an_incomplete_cell_can_be_asked_about_without_an_error(shell: Shell):
     ask = shell.ip.input_transformer_manager.check_complete
     assert ask("import os\n%%tpkernel\nint f();")[0] in {"complete", "incomplete", "invalid"}
+
+
+def test_the_same_cell_again_starts_no_process(shell: Shell, monkeypatch: pytest.MonkeyPatch):
+    shell.kernel(SOFTPLUS)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a process was started")
+
+    for name in ("Popen", "run"):
+        monkeypatch.setattr(f"subprocess.{name}", refuse)
+    monkeypatch.setattr("os.posix_spawn", refuse)
+    assert shell.kernel(SOFTPLUS).error is None
+    assert tpkernel.last_report().gradcheck_verdict == "ok"
+
+
+def test_interrupt_ends_the_checks_and_keeps_the_operator(shell: Shell):  # B016
+    text = """\
+    template <class T> void spin(tp::In<T> x, tp::Out<T> out) {
+      volatile bool on = true;
+      while (on) {}
+    }
+    """
+    shell.kernel(SOFTPLUS)  # so that the worker is warm and the interrupt meets a check
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    start = time.monotonic()
+    ran = shell.kernel(text, "--budget 60")
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert time.monotonic() - start < 10
+    assert "spin" in shell.ip.user_ns
+    assert shell.kernel(SOFTPLUS).error is None
+    assert tpkernel.last_report().ok
