@@ -396,6 +396,7 @@ class Tensor(TensorMethods):
             twin = self._replay(self._base)
             self._grad_fn, self._output_nr = twin._grad_fn, twin._output_nr
             self._requires_grad = twin._requires_grad
+            self._tangent = twin._tangent
 
     # --- gradients --------------------------------------------------------------------------
 

@@ -74,6 +74,8 @@ def exit_dual_level(level: int | None = None) -> None:
         tensor = reference()
         if tensor is not None:
             tensor._tangent = None
+            if tensor._counter is not None:  # views took theirs from it and must look again
+                tensor._counter.history += 1
 
 
 class dual_level:  # noqa: N801 - the field's spelling
@@ -103,6 +105,29 @@ def set_tangent(tensor: Tensor, tangent: Tensor, operator: str) -> None:
         tangent = tangent.to(tensor._dtype)
     tensor._tangent = tangent
     _state.duals.append(weakref.ref(tensor))
+
+
+def write_tangent(target: Tensor, tangent: Tensor | None, operator: str) -> None:
+    """Give `target`, which `operator` just wrote in place, the tangent of what was written.
+
+    The truth lies with the base of a view: its tangent is written where the view lies, and all
+    views look theirs up again.
+    """
+    base, replay = target._base, target._replay
+    counter = target._shared_counter()
+    if base is None or replay is None:
+        target._tangent = None
+        if tangent is not None:
+            set_tangent(target, tangent, operator)
+        counter.history += 1
+        return
+    # A copy with the strides of the base, so that the view has the same place in it.
+    whole = base.detach().clone().zero_() if base._tangent is None else base._tangent.clone()
+    part = replay(whole)
+    part.copy_(0 if tangent is None else tangent)
+    set_tangent(base, whole, operator)
+    counter.history += 1
+    target._synchronise()
 
 
 @contextmanager
@@ -148,14 +173,17 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
         message = f"[make_dual] expected a floating point or complex tensor, got {tensor.dtype!r}."
         raise ValueError(message)
     result: Tensor = tensor.view_as(tensor)
+    result._base = result._replay = None  # the tangent is its own, not one of `tensor`
     set_tangent(result, tangent, "make_dual")
     return result
 
 
 def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
     """Return the value of `tensor` and its tangent, None if it carries none."""
+    if tensor._base is not None:
+        tensor._synchronise()
     if not _state.active or level not in (None, 0) or tensor._tangent is None:
         return UnpackedDualTensor(tensor, None)
     tangent, tensor_without = tensor._tangent, tensor.view_as(tensor)
-    tensor_without._tangent = None
+    tensor_without._tangent = tensor_without._base = tensor_without._replay = None
     return UnpackedDualTensor(tensor_without, tangent)

@@ -291,7 +291,7 @@ class CustomPrimitive(Primitive):
                 "non-functional operator, which writes to its arguments, has no gradient. Define "
                 "one that returns new tensors, or call it under tensorplay.no_grad()."
             )
-        raise RuntimeError(message)
+        raise NotImplementedError(message)
 
     def _record_call(
         self, values: list[Any], outs: list[Any], fresh: list[Tensor], written: list[Tensor]

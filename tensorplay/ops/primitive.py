@@ -18,7 +18,7 @@ import numpy as np
 
 from tensorplay import _dtype
 from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
-from tensorplay.autograd import grad_mode
+from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.graph import FREED, Edge, Node, SavedTensor, edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.ops.arguments import SCALARS, converter, reject
@@ -63,7 +63,8 @@ def zeros_like_spec(spec: Spec) -> Tensor:
 
 def bare_spec(tensor: Tensor) -> Spec:
     """Return shape and type of `tensor`; formulas never ask for strides."""
-    return _make_spec(Spec, (tensor._array.shape, tensor._dtype, None))
+    spec: Spec = _make_spec(Spec, (tensor._array.shape, tensor._dtype, None))
+    return spec
 
 
 # Spec(...) goes through Python code; a node makes several.
@@ -132,7 +133,9 @@ class Primitive(Operator):
         )
         unknown = set(vjp or {}) - {a.name for a in arguments if a.type.is_tensor}
         if unknown:
-            message = f"operator {self.name}: vjp for {sorted(unknown)}, which are no tensor arguments"
+            message = (
+                f"operator {self.name}: vjp for {sorted(unknown)}, which are no tensor arguments"
+            )
             raise ValueError(message)
 
     # --- execution --------------------------------------------------------------------------
@@ -185,7 +188,7 @@ class Primitive(Operator):
                 meta = True
         return values, arrays, record, dual, meta
 
-    def _operand(self, argument: Any, value: Any) -> Any:
+    def _operand(self, argument: Any, value: Any) -> Any:  # noqa: RET503 - reject raises
         """Return what may stand for a tensor argument without being one."""
         if value is None and argument.type.optional:
             return None
@@ -201,7 +204,7 @@ class Primitive(Operator):
             advice = "Write tensorplay.tensor(x)."
         reject(self.schema.qualname, argument.name, argument.type, value, advice)
 
-    def _tensor_list(self, argument: Any, value: Any) -> list[Any]:
+    def _tensor_list(self, argument: Any, value: Any) -> list[Any]:  # noqa: RET503 - reject raises
         kind = argument.type
         if isinstance(value, Tensor):
             value = list(value)
@@ -259,7 +262,9 @@ class Primitive(Operator):
         many = not isinstance(result, Spec)
         outs = tuple(wrap(MetaArray(r), r.dtype) for r in (result if many else (result,)))
         if self.view:
-            for number, (out, spec) in enumerate(zip(outs, result if many else (result,), strict=True)):
+            for number, (out, spec) in enumerate(
+                zip(outs, result if many else (result,), strict=True)
+            ):
                 if spec.strides is not None:  # else the rule says that it is a copy
                     self._tie(values, out, number if many else None)
         return outs if many else outs[0]
@@ -329,7 +334,8 @@ class Primitive(Operator):
             node.outputs = (bare_spec(target),)
             node.save_results((target,))
             rebase_history(target, node)
-        target._tangent = out._tangent
+        if dual:
+            forward_ad.write_tangent(target, out._tangent, where)
         return target
 
     # --- reverse mode -----------------------------------------------------------------------
@@ -416,8 +422,9 @@ class PrimitiveNode(Node):
         # Shapes and types of all tensors; the tensors only where a formula reads them. Numbers
         # that stand for tensors are kept as they are.
         self._specs = [
-            bare_spec(v) if isinstance(v, Tensor) else [None if t is None else bare_spec(t) for t in v]
-            if type(v) is list else v
+            bare_spec(v) if isinstance(v, Tensor)
+            else [None if t is None else bare_spec(t) for t in v] if type(v) is list
+            else v
             for v in values
         ]  # fmt: skip
         self._values = [None if isinstance(v, (Tensor, list)) else v for v in values]
@@ -446,9 +453,7 @@ class PrimitiveNode(Node):
             return value.unpack(self)
         return [self._unpack(v) for v in value] if isinstance(value, list) else value
 
-    def apply(
-        self, grads: list[Tensor | None], needed: Sequence[bool]
-    ) -> Sequence[Tensor | None]:
+    def apply(self, grads: list[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
         """Run the formulas of the needed inputs."""
         if self._freed:
             raise RuntimeError(FREED)

@@ -75,10 +75,36 @@ def test_both_modes_together_give_second_derivatives():
         assert grad(tangent.sum(), x)[0].tolist() == [12.0]
 
 
+def test_tangents_that_views_took_from_their_base_end_with_the_level():
+    y = vector(1.0, 2.0)
+    view = y[:1]
+    with fw.dual_level():
+        y.mul_(fw.make_dual(vector(3.0, 3.0), vector(1.0, 1.0)))
+        assert fw.unpack_dual(view).tangent.tolist() == [1.0]
+    assert (view * 2)._tangent is None
+    with fw.dual_level():
+        assert fw.unpack_dual(view).tangent is None
+
+
 def in_place(x):
     y = x * 2
     y.mul_(x)
     y.exp_()
+    return y
+
+
+def write_through_view(x):
+    y = x * 2
+    before = y[:2]
+    y[0] = x[3] * x[2]
+    y[1:].exp_()
+    return before * y[2:]
+
+
+def write_into_plain(x):
+    y = tp.zeros(4, dtype=tp.float64)
+    y[1] = x[0] * x[1]
+    y.reshape(2, 2).t()[1, 1] = x[3]
     return y
 
 
@@ -93,6 +119,8 @@ def in_place(x):
         lambda x: tp.where(x > 0, x, x * x),
         lambda x: x.max(),
         in_place,
+        write_through_view,
+        write_into_plain,
     ],
 )
 def test_operators_answer_a_tangent(function):
