@@ -4,11 +4,54 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorplay.ops import conversion, elementwise, movement, parts, arrangement, joining, selection, indexing, linalg, nn  # isort: skip
-from tensorplay.ops import activation, comparison, complex_numbers, piecewise, reduction, scan, transcendental  # isort: skip
+from tensorplay.ops import (
+    activation,
+    arrangement,
+    comparison,
+    complex_numbers,
+    conversion,
+    elementwise,
+    indexing,
+    joining,
+    linalg,
+    movement,
+    nn,
+    parts,
+    piecewise,
+    reduction,
+    scan,
+    selection,
+    transcendental,
+)  # isort: skip  # isort: skip
 from tensorplay.ops.primitive import OPERATORS, Composite, Operator, Primitive, Sample, Vjp
 
-__all__ = ["NAMESPACES", "OPERATORS", "Namespace", "Composite", "Operator", "Primitive", "Sample", "Vjp", "conversion", "elementwise"]
+__all__ = [
+    "NAMESPACES",
+    "OPERATORS",
+    "Composite",
+    "Namespace",
+    "Operator",
+    "Primitive",
+    "Sample",
+    "Vjp",
+    "activation",
+    "arrangement",
+    "comparison",
+    "complex_numbers",
+    "conversion",
+    "elementwise",
+    "indexing",
+    "joining",
+    "linalg",
+    "movement",
+    "nn",
+    "parts",
+    "piecewise",
+    "reduction",
+    "scan",
+    "selection",
+    "transcendental",
+]
 
 
 class Namespace:

@@ -34,7 +34,9 @@ def _clone_rule(x: Spec) -> Spec:
 clone = Primitive(
     "clone(Tensor input) -> Tensor",
     "Copy on memory of its own, laid out as the input if that has no gaps; part of the graph.",
-    lambda x: x.copy(order="K" if x.flags.forc or is_dense(x.shape, x.strides, x.itemsize) else "C"),
+    lambda x: x.copy(
+        order="K" if x.flags.forc or is_dense(x.shape, x.strides, x.itemsize) else "C"
+    ),
     rule=_clone_rule,
     vjp={"input": Vjp(lambda g, s: g)},
     jvp="linear",
@@ -58,7 +60,7 @@ _contiguous = Primitive(
 cast_to = Primitive(
     "_cast(Tensor input, ScalarType dtype) -> Tensor",
     "Copy in another type; differentiable from floating to floating type.",
-    lambda x, d: _astype(x, d),
+    lambda x, d: _astype(x, d),  # noqa: PLW0108 - defined below
     rule=lambda x, d: Spec(x.shape, d),
     vjp={"input": Vjp(lambda g, s: _grad_of_cast(g, s.specs["input"].dtype))},
     jvp="linear",
@@ -84,7 +86,7 @@ def _grad_of_cast(g: Any, d: dtype) -> Any:
 
 def _contiguous_method(self: Tensor) -> Tensor:
     """Return this tensor if it is row-major, else a row-major copy."""
-    return self if self.is_contiguous() else _contiguous.apply((self,))  # type: ignore[no-any-return]
+    return self if self.is_contiguous() else _contiguous.apply((self,))
 
 
 def _to(
@@ -93,7 +95,7 @@ def _to(
     dtype: Any = None,
     device: Any = None,
     copy: bool = False,
-    non_blocking: bool = False,  # noqa: ARG001 - copies of main memory never run beside
+    non_blocking: bool = False,
 ) -> Tensor:
     """Return this tensor with another type or device; itself when nothing changes.
 
@@ -124,22 +126,21 @@ def _to(
             dtype = value
     d = self._dtype if dtype is None else _dtype.as_dtype(dtype, "to")
     target = self.device if device is None else _device.as_device(device, "to")
-    result = self
     if target.type != self.device.type:
         if self.is_meta:
             message = "[to] a tensor on device meta has no elements to move to cpu. Use empty_like."
             raise NotImplementedError(message)
         return wrap(MetaArray(Spec(tuple(self.shape), d, self.stride())), d)
     if d is not self._dtype:
-        result = cast_to.apply((self, d))
         # A conversion out of the differentiable types leaves the graph.
-        return result
-    return clone.apply((self,)) if copy else result  # type: ignore[no-any-return]
+        converted: Tensor = cast_to.apply((self, d))
+        return converted
+    return clone.apply((self,)) if copy else self
 
 
 def _type_method(name: str, d: dtype) -> Any:
     def method(self: Tensor) -> Tensor:
-        return self.to(d)  # type: ignore[no-any-return]
+        return self.to(d)
 
     method.__name__ = name
     method.__qualname__ = f"Tensor.{name}"
@@ -149,12 +150,12 @@ def _type_method(name: str, d: dtype) -> Any:
 
 def _cpu(self: Tensor) -> Tensor:
     """Return this tensor in main memory."""
-    return self.to("cpu")  # type: ignore[no-any-return]
+    return self.to("cpu")
 
 
 def _type_as(self: Tensor, other: Tensor) -> Tensor:
     """Return this tensor with the type of `other`."""
-    return self.to(other.dtype)  # type: ignore[no-any-return]
+    return self.to(other.dtype)
 
 
 def _copy_rule(x: Any, src: Any) -> Spec:
@@ -196,7 +197,7 @@ _copy = Primitive(
 )
 
 
-def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:  # noqa: ARG001, FBT001, FBT002
+def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Copy the elements of `src`, broadcast and converted, into this tensor."""
     return _copy.apply_inplace((self, src))
 

@@ -81,6 +81,7 @@ class Operator:
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function of the operator."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -153,7 +154,10 @@ class Operator:
             for name in (self.name, *self.aliases):
                 attach(name, method)
             if self.inplace:
-                attach(f"{self.name}_", self._make_function(f"{self.name}_", varargs=False, method=True))
+                attach(
+                    f"{self.name}_",
+                    self._make_function(f"{self.name}_", varargs=False, method=True),
+                )
         for name in self.dunders:
             attach(name, self._make_dunder(name))
 
@@ -167,14 +171,14 @@ class Operator:
             def special(self_: Tensor) -> Any:
                 return self.apply((self_,))
 
-        elif name.startswith("__r") and name not in {"__rshift__"}:
+        elif name.startswith("__r") and name != "__rshift__":
 
             def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
                 if not isinstance(other, operand):
                     return NotImplemented
                 return self.apply((other, self_, *rest))
 
-        elif name.startswith("__i") and name not in {"__invert__"}:
+        elif name.startswith("__i") and name != "__invert__":
 
             def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
                 if not isinstance(other, operand):
@@ -232,7 +236,7 @@ def _tensor_check(where: str, argument: Argument, *, scalars: bool) -> Callable[
     """Return the function that lets tensors, or lists of them, pass as `argument` says."""
     kind = argument.type
 
-    def check(value: Any) -> Any:
+    def check(value: Any) -> Any:  # noqa: RET503 - reject raises
         if kind.is_list:
             if isinstance(value, (list, tuple)) and all(
                 isinstance(t, Tensor) or (t is None and kind.list_of_optional) for t in value

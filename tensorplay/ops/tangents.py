@@ -74,7 +74,7 @@ def _by_vjp(
     primitive: Primitive, plain: list[Any], tangent: dict[str, Any], outs: tuple[Tensor, ...]
 ) -> Sequence[Tensor | None]:
     """Differentiate the vjp, which is linear in the cotangent u: d/du <vjp(u), t> = jvp(t)."""
-    from tensorplay.ops.primitive import OTHER, PrimitiveNode  # noqa: PLC0415 - they use each other
+    from tensorplay.ops.primitive import OTHER, PrimitiveNode
 
     recording = grad_mode.state.enabled
     tangents: list[Any] = []
