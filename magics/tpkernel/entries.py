@@ -18,6 +18,7 @@ from tensorplay.ops.schema import (
 from tpkernel.cell import FrontMatter
 from tpkernel.cpp import Function, Parameter
 from tpkernel.errors import CellError, did_you_mean
+from tpkernel.formulas import read_formula
 from tpkernel.gradients import with_gradient
 from tpkernel.shapes import ShapeRules, parse_shapes
 from tpkernel.spec import DTYPES, Argument, KernelSpec, OperatorSpec, Output, Role
@@ -494,6 +495,15 @@ class EntryReader:
                         f"{did_you_mean(str(name), known)}"
                     )
                     raise self.error(message, f"samples.{position}")
+            for name, value in item.items():
+                tensor = str(schema.arguments[schema.index_of(name)].type) == "Tensor"
+                if not (tensor and isinstance(value, str)):
+                    continue
+                try:
+                    read_formula(value, values=(), grads=())
+                except ValueError as problem:
+                    message = f"sample {position}, '{name}': {problem}"
+                    raise self.error(message, f"samples.{position}") from None
             missing = [a.name for a in schema.arguments if a.name not in item and not a.has_default]
             if missing:
                 raise self.error(

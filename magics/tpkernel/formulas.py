@@ -69,8 +69,8 @@ class _Resolver(ast.NodeTransformer):
             known = [*self.values, *self.grads, *self.kernels]
             near = did_you_mean(name, [*known, *_tensor_functions()])
             message = (
-                f"unknown name '{name}'{near} A formula may use "
-                f"{', '.join(sorted(known))} and tensor functions."
+                f"unknown name '{name}'{near} Names here: "
+                f"{', '.join([*sorted(known), 'tensor functions'])}."
             )
             raise ValueError(message)
         return node

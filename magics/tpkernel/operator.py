@@ -111,7 +111,7 @@ class _Writer:
             "@tp.library.custom_op(",
             f'    "{spec.name}",',
             f"    mutates_args={spec.mutates!r},",
-            f'    schema="{self.schema.signature()}",',
+            f"    schema={_quoted(self.schema.signature())},",
             ")",
             f"def {spec.opname}({self.parameters()}):",
         ]
@@ -253,6 +253,10 @@ class _Writer:
             ")",
             "",
         ]
+
+
+def _quoted(text: str) -> str:
+    return repr(text) if '"' in text or "\\" in text else f'"{text}"'
 
 
 def _targets(names: Sequence[str]) -> str:

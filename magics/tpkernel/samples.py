@@ -82,8 +82,12 @@ def make_samples(spec: OperatorSpec, *, seed: int = 0, positive: bool = False) -
     """
     generator = np.random.default_rng(seed)
     if spec.samples:
-        tp.manual_seed(seed)
-        return [_declared(spec, item, generator) for item in spec.samples]
+        state = tp.get_rng_state()
+        try:
+            tp.manual_seed(seed)
+            return [_declared(spec, item) for item in spec.samples]
+        finally:
+            tp.set_rng_state(state)
     free = all(a.rank is None for a in spec.inputs if a.kind == "tensor") and not any(
         isinstance(r, Dims) for r in spec.kernel.shapes.inputs.values()
     )
@@ -136,9 +140,7 @@ def _made(
     return Sample(_text(spec, values), values, positive)
 
 
-def _declared(
-    spec: OperatorSpec, item: Mapping[str, Any], generator: np.random.Generator
-) -> Sample:
+def _declared(spec: OperatorSpec, item: Mapping[str, Any]) -> Sample:
     values: dict[str, Any] = {}
     for argument in spec.inputs:
         if argument.name not in item:

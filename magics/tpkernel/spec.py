@@ -133,7 +133,11 @@ class KernelSpec:
 
     def guard_text(self) -> list[tuple[str, str]]:
         """Return pairs of argument name and its guard in words."""
-        return [(a.name, describe_guard(a)) for a in self.arguments]
+        rules = {**self.shapes.inputs, **self.shapes.outputs}
+        return [
+            (a.name, describe_guard(a) + (f", shape {rules[a.name]}" if a.name in rules else ""))
+            for a in self.arguments
+        ]
 
 
 @dataclass(frozen=True)

@@ -194,3 +194,12 @@ def test_records_made_before_a_crash_are_kept():
     assert report.gradcheck_verdict == "ok"
     assert report.validation
     assert any("float32 on cpu" in f.message and f.signal == "SIGILL" for f in report.findings)
+
+
+def test_samples_do_not_disturb_the_persons_random_numbers():
+    text = SOFTPLUS.replace("derivatives:", "samples: [{x: 'randn(5)'}]\nderivatives:")
+    tp.manual_seed(3)
+    expected = tp.rand(4).tolist()
+    tp.manual_seed(3)
+    tpkernel.build(text, in_process=True, checks=["gradcheck"])
+    assert tp.rand(4).tolist() == expected

@@ -451,3 +451,29 @@ def test_interrupt_ends_the_checks_and_keeps_the_operator(shell: Shell):  # B016
     assert "spin" in shell.ip.user_ns
     assert shell.kernel(SOFTPLUS).error is None
     assert tpkernel.last_report().ok
+
+
+def test_help_and_completion_know_the_functions(shell: Shell):  # B038
+    import pydoc
+
+    shell.kernel(MAKE, "--name k")
+    assert "make(int64_t n)" in pydoc.render_doc(shell["k"].make, renderer=pydoc.plaintext)
+    assert "integer from" in shell["k"].make.__doc__
+    assert "make" in dir(shell["k"])
+    with pytest.raises(AttributeError, match="did you mean 'make'"):
+        shell["k"].mke  # noqa: B018
+
+
+def test_text_defaults_survive_into_the_generated_module(shell: Shell):
+    text = """\
+/*---
+op: mylib::tagged(Tensor x, str tag="a\\"b") -> Tensor
+---*/
+#include <string>
+void tagged(tvm::ffi::TensorView x, const std::string& tag, tvm::ffi::TensorView out) {
+  static_cast<float*>(out.data_ptr())[0] = static_cast<float*>(x.data_ptr())[0] + tag.size();
+}
+"""
+    shell.kernel(text, "--no-check")
+    assert shell["tagged"](tp.ones(1)).tolist() == [4.0]
+    assert shell["tagged"](tp.ones(1), tag="").tolist() == [1.0]

@@ -172,6 +172,7 @@ template <class T> void g(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }
         ("derivatives:", "devices: cuda\nderivatives:", 4, ["cuda", "cpu"]),
         ("derivatives:", "samples: {z: 1}\nderivatives:", 4, ["'z'", "no argument"]),
         ("derivatives:", "samples: {beta: 1}\nderivatives:", 4, ["lacks argument 'x'"]),
+        ("derivatives:", "samples: {x: rnadn(3)}\nderivatives:", 4, ["did you mean 'randn'"]),
     ],
 )  # fmt: skip
 def test_each_mistake_in_a_declaration_has_its_own_error(old, new, line, words):

@@ -447,8 +447,9 @@ int check_aliases(const tp_guard* g, const TVMFFIAny* args) {
       const DLTensor* other = j == i ? nullptr : tensor_of(args[j]);
       if (!other || (g->args[j].flags & TP_FLAG_ALIAS_OK) || !overlap(written, other)) continue;
       return fail("ValueError", where(g, &g->args[i]) + "expected memory of its own, got memory " +
-                                    "shared with argument '" + g->args[j].name + "'. Write tp.empty_like(" +
-                                    g->args[i].name + ") and pass that.");
+                                    "shared with argument '" + g->args[j].name +
+                                    "'. Pass " + g->args[j].name + ".clone(), or a new tensor for '" +
+                                    g->args[i].name + "'.");
     }
   }
   return 0;
