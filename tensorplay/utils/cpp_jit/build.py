@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
+import hashlib
 import json
 import os
 import re
@@ -389,8 +391,6 @@ def _publish(
     for leftover in work.iterdir():
         if leftover.suffix in {".d", ".o"}:
             leftover.unlink()
-    import hashlib
-
     content = (work / library).read_bytes()
     data = {
         "format": FORMAT,
@@ -398,7 +398,7 @@ def _publish(
         "key": key,
         "library": library,
         "sha256": hashlib.sha256(content).hexdigest(),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(),
         "seconds": round(seconds, 4),
         "rung": product.rung,
         "compiler": compiler.identity.split("\n"),

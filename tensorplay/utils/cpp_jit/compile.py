@@ -269,10 +269,19 @@ def diagnostic_flags(kind: str) -> tuple[str, ...]:
     """Return flags that make messages parseable and bounded."""
     if kind == "unknown":
         return ()
-    flags = ("-fno-diagnostics-show-caret", "-fdiagnostics-parseable-fixits")
     if kind == "gcc":
-        return (*flags, "-fdiagnostics-color=never", "-fmax-errors=50")
-    return (*flags, "-fno-color-diagnostics", "-ferror-limit=50")
+        return (
+            "-fno-diagnostics-show-caret",
+            "-fdiagnostics-parseable-fixits",
+            "-fdiagnostics-color=never",
+            "-fmax-errors=50",
+        )
+    return (
+        "-fno-caret-diagnostics",
+        "-fdiagnostics-parseable-fixits",
+        "-fno-color-diagnostics",
+        "-ferror-limit=50",
+    )
 
 
 def link_arguments(
@@ -302,11 +311,8 @@ def link_arguments(
     if sys.platform == "darwin":
         return ("-shared", "-undefined", "dynamic_lookup", *runtime, *engine, *ldflags)
     linker = (f"-fuse-ld={traits.linker}",) if traits.linker else ()
-    # Without -z defs a function that is declared but not defined would end the process when it is
-    # called. Symbolic binding keeps every library's functions its own.
-    defs = () if undefined else ("-Wl,-z,defs",)
-    own = ("-Wl,-Bsymbolic-functions", "-Wl,--gc-sections")
-    return ("-shared", *linker, *defs, *own, *runtime, *engine, *ldflags)
+    own = (f for f in traits.link_flags if not (undefined and f == toolchain.NO_UNDEFINED))
+    return ("-shared", *linker, *own, *runtime, *engine, *ldflags)
 
 
 def _c_string(text: str) -> str:

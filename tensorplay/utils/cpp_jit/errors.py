@@ -68,5 +68,5 @@ def no_compiler(
         "Install one and run the cell again:\n"
         "  conda: conda install -c conda-forge gxx\n"
         "  apt:   sudo apt-get install g++\n"
-        "  pip:   pip install ziglang, then set CXX to 'python -m ziglang c++'"
+        "  pip:   pip install ziglang (its first build takes a few minutes)"
     )

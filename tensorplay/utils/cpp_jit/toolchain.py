@@ -28,6 +28,15 @@ from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError, no_com
 
 _CANDIDATES = ("g++", "clang++", "c++")
 _LINKERS = ("mold", "gold", "lld")
+#: Without "defs" a function that is declared but not defined would end the process at its call.
+#: Symbolic binding keeps every library's functions its own. The sections that go are those of the
+#: run-time library that a cell does not use.
+NO_UNDEFINED = "-Wl,-z,defs"
+_LINK_FLAGS: tuple[str, ...] = (
+    (NO_UNDEFINED, "-Wl,-Bsymbolic-functions", "-Wl,--gc-sections")
+    if sys.platform.startswith("linux")
+    else ()
+)
 #: Variables that change what a compiler reads or writes.
 _COMPILER_VARIABLES = (
     "COMPILER_PATH",
@@ -60,11 +69,24 @@ class Compiler:
 
 @dataclass(frozen=True)
 class Traits:
-    """What running a compiler once told about it."""
+    """What running a compiler once told about it.
+
+    Parameters
+    ----------
+    kind
+        ``"gcc"``, ``"clang"`` or ``"unknown"``.
+    version
+        As the compiler names it.
+    linker
+        The fastest linker that works, or None for the compiler's own choice.
+    link_flags
+        Those of our linker flags that work.
+    """
 
     kind: str
     version: str
     linker: str | None
+    link_flags: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -86,7 +108,7 @@ class Engine:
 
 
 def find_compiler() -> Compiler:
-    """Return the compiler that ``CXX`` names, else the first of g++, clang++ and c++.
+    """Return the compiler that ``CXX`` names, else g++, clang++, c++ or that of ziglang.
 
     Raises
     ------
@@ -105,8 +127,22 @@ def find_compiler() -> Compiler:
         found = _which(name, path) or _which(name, own_bin)
         if found:
             return _compiler((found, *words[1:]))
+    if not variable and (bundled := _zig()):
+        return bundled
     where = [folder for folder in path.split(os.pathsep) if folder]
     raise no_compiler(tried, [*where, own_bin], variable=variable)
+
+
+def _zig() -> Compiler | None:
+    """Return the clang of the Python package ziglang, if that is installed."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        return None
+    compiler = _compiler((sys.executable, "-m", "ziglang", "c++"))
+    program = Path(spec.origin).parent / ("zig.exe" if sys.platform == "win32" else "zig")
+    state = program.stat()
+    identity = f"{compiler.identity}\n{program}|{state.st_size}|{state.st_mtime_ns}"
+    return Compiler(compiler.command, identity)
 
 
 def _which(name: str, path: str) -> str | None:
@@ -233,7 +269,8 @@ def _traits(compiler: Compiler, cache: Path) -> Traits:
     name = hashlib.sha256(compiler.identity.encode()).hexdigest()[:24]
     file = cache / "compilers" / f"{name}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
-        return Traits(**json.loads(file.read_text("utf-8")))
+        known = json.loads(file.read_text("utf-8"))
+        return Traits(**{**known, "link_flags": tuple(known["link_flags"])})
     found = _ask(compiler)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -259,16 +296,23 @@ def _ask(compiler: Compiler) -> Traits:
             kind = "gcc"
         linker = None
         if sys.platform.startswith("linux") and kind != "unknown":
-            linker = next((name for name in _LINKERS if _links(compiler, work, name)), None)
-    return Traits(kind, version, linker)
+            linker = next((name for name in _LINKERS if _linker_works(compiler, work, name)), None)
+        flags = _LINK_FLAGS
+        if not _links(compiler, work, flags):
+            flags = tuple(flag for flag in flags if _links(compiler, work, (flag,)))
+    return Traits(kind, version, linker, flags)
 
 
-def _links(compiler: Compiler, work: Path, linker: str) -> bool:
+def _linker_works(compiler: Compiler, work: Path, linker: str) -> bool:
     located = run(compiler, (f"-print-prog-name=ld.{linker}",), work).output.strip()
     if not Path(located).is_absolute() and shutil.which(f"ld.{linker}") is None:
         return False
-    flags = ("-shared", "-fPIC", f"-fuse-ld={linker}", "-Wl,-z,defs", "-Wl,-Bsymbolic-functions")
-    return run(compiler, (*flags, "probe.cpp", "-o", "probe.so"), work).returncode == 0
+    return _links(compiler, work, (f"-fuse-ld={linker}", *_LINK_FLAGS))
+
+
+def _links(compiler: Compiler, work: Path, flags: Sequence[str]) -> bool:
+    command = ("-shared", "-fPIC", *flags, "probe.cpp", "-o", "probe.so")
+    return run(compiler, command, work).returncode == 0
 
 
 @functools.lru_cache(maxsize=1)
