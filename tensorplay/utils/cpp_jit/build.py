@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
+import datetime as dt
 import hashlib
 import json
 import os
@@ -398,7 +398,7 @@ def _publish(
         "key": key,
         "library": library,
         "sha256": hashlib.sha256(content).hexdigest(),
-        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(),
+        "created": dt.datetime.now(dt.timezone.utc).isoformat(),
         "seconds": round(seconds, 4),
         "rung": product.rung,
         "compiler": compiler.identity.split("\n"),
