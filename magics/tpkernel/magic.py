@@ -96,7 +96,7 @@ def _cell_number(shell: InteractiveShell) -> int:
     running cell in both.
     """
     history = getattr(shell.history_manager, "input_hist_parsed", None)
-    return len(history) - 1 if history else shell.execution_count
+    return len(history) - 1 if history and len(history) > 1 else shell.execution_count
 
 
 @magics_class

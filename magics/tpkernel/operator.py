@@ -300,7 +300,7 @@ def define_operators(spec: CellSpec, kernels: Any) -> Mapping[str, Any]:
     }
     for operator in spec.operators:
         text = operator_source(operator).text
-        file = f"<tpkernel {operator.name} of {spec.cell}>"
+        file = f"<tpkernel {operator.name}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         exec(compile(text, file, "exec"), module)  # noqa: S102  (source written above)
     return {o.opname: module[o.opname] for o in spec.operators}

@@ -45,8 +45,9 @@ class ReportWidget(anywidget.AnyWidget):
         The exception of the last callback, or None after one that went well.
     """
 
-    _esm = _STATIC / "report.js"
-    _css = _STATIC / "report.css"
+    # Texts, not paths: anywidget watches a path, and the watch keeps every widget alive.
+    _esm = (_STATIC / "report.js").read_text("utf-8")
+    _css = (_STATIC / "report.css").read_text("utf-8")
 
     facts = traitlets.Dict().tag(sync=True)
     busy = traitlets.Unicode("").tag(sync=True)

@@ -32,6 +32,8 @@ DEFAULT_BUDGET = 20.0
 #: Seconds that a fresh child may take to import what it needs.
 START_LIMIT = 60.0
 _TICK = 0.25
+#: Requests after which the child is replaced: each leaves a loaded library behind.
+_REQUESTS = 200
 
 
 class Worker:
@@ -47,6 +49,7 @@ class Worker:
         self._connection: Connection | None = None
         self._errors: IO[bytes] | None = None
         self._ready = False
+        self._served = 0
 
     @property
     def pid(self) -> int | None:
@@ -81,6 +84,7 @@ class Worker:
             theirs.close()
             self._connection = ours
             self._ready = False
+            self._served = 0
 
     def close(self) -> None:
         """End the child."""
@@ -157,7 +161,10 @@ class Worker:
             return records
 
     def _await_start(self) -> None:
+        if self._served >= _REQUESTS:
+            self.close()
         self.start()
+        self._served += 1
         if self._ready:
             return
         assert self._connection is not None  # noqa: S101  (started above)

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ import tpkernel
 from tensorplay.utils.cpp_jit import BuildError
 from tests.tpkernel.notebook import ADD1, MAKE, SOFTPLUS, Shell
 from tpkernel import CellError, StaleKernelError
+from tpkernel.magic import _SESSIONS
 
 
 def test_an_operator_cell_binds_a_differentiable_operator(shell: Shell):
@@ -477,3 +479,13 @@ void tagged(tvm::ffi::TensorView x, const std::string& tag, tvm::ffi::TensorView
     shell.kernel(text, "--no-check")
     assert shell["tagged"](tp.ones(1)).tolist() == [4.0]
     assert shell["tagged"](tp.ones(1), tag="").tolist() == [1.0]
+
+
+def test_a_cell_that_runs_again_leaves_nothing_alive(shell: Shell):
+    shell.kernel(SOFTPLUS)
+    (widget,) = [s.widget for s in _SESSIONS[shell.ip].slots.values()]
+    gone = [weakref.ref(widget), weakref.ref(shell["softplus"]), weakref.ref(widget.report)]
+    del widget
+    shell.kernel(SOFTPLUS)
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None, None]
