@@ -53,8 +53,15 @@ _VIEW = re.compile(
 _TENSOR_TYPES = frozenset(
     {"DLTensor*", *(f"{n}Tensor{v}" for n in ("", "ffi::", "tvm::ffi::") for v in ("", "View"))}
 )
-# Calls through which a reference to an element is commonly written.
+# Calls through which a reference to an element is commonly written, and calls that take values.
+# Of any other function nothing is known, unless the cell defines it.
 _WRITING_CALLS = frozenset({"swap", "std::swap", "exchange", "std::exchange"})
+_VALUE_CALLS = frozenset({
+    *CPP_TO_DTYPE, "abs", "acos", "asin", "atan", "atan2", "cbrt", "ceil", "cos", "cosh", "erf", "erfc",
+    "exp", "exp2", "expm1", "fabs", "floor", "fmax", "fmin", "fmod", "fprintf", "hypot", "isfinite",
+    "isinf", "isnan", "log", "log10", "log1p", "log2", "pow", "printf", "round", "sin", "sinh", "sqrt",
+    "static_cast", "tan", "tanh",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -174,7 +181,7 @@ class _Reader:
         self.first_line = first_line
         self.aliases: dict[str, str] = {}
         self.classes: set[str] = set()
-        self.bodies: dict[str, tuple[Node, tuple[str, ...]]] = {}
+        self.bodies: dict[str, tuple[Node, tuple[Parameter, ...]]] = {}
 
     def text(self, node: Node | None) -> str:
         if node is None:
@@ -274,7 +281,7 @@ class _Reader:
         )
         body = node.child_by_field_name("body")
         if body is not None:
-            self.bodies[function.name] = (body, tuple(p.name for p in parameters))
+            self.bodies[function.name] = (body, parameters)
         return function
 
     def parameters(self, listed: Node) -> Iterator[Parameter]:
@@ -382,7 +389,7 @@ class _Reader:
             return
         index = [c.start_byte for c in arguments.named_children].index(node.start_byte)
         if depth < 4 and name in self.bodies and index < len(self.bodies[name][1]):
-            facts.merge(self.use(name, self.bodies[name][1][index], depth + 1))
+            facts.merge(self.use(name, self.bodies[name][1][index].name, depth + 1))
         else:
             facts.unknown()
 
@@ -452,6 +459,22 @@ class _Reader:
         else:
             facts.merge_written(None)
 
+    def written_by_call(self, element: Node, arguments: Node) -> bool | None:
+        """Whether a call may store to an element that is its argument."""
+        call = arguments.parent
+        callee = call.child_by_field_name("function") if call is not None else None
+        name = self.text(callee).split("<")[0]
+        if name in _WRITING_CALLS:
+            return True
+        if name in _VALUE_CALLS or name.startswith("std::"):
+            return False
+        parameters = self.bodies[name][1] if name in self.bodies else ()
+        index = [c.start_byte for c in arguments.named_children].index(element.start_byte)
+        if index >= len(parameters):
+            return None
+        kind = parameters[index].type
+        return None if kind.endswith("&") and "const" not in kind else False
+
     def is_const(self, declaration: Node | None) -> bool:
         """Whether a declaration's own type is const, as in ``const float* p``."""
         return declaration is not None and any(
@@ -486,8 +509,7 @@ class _Reader:
             reference = declarator is not None and declarator.type == "reference_declarator"
             return None if reference and not self.is_const(parent.parent) else False
         if parent.type == "argument_list" and parent.parent is not None:
-            callee = self.text(parent.parent.child_by_field_name("function"))
-            return callee in _WRITING_CALLS
+            return self.written_by_call(element, parent)
         if parent.type == "subscript_argument_list":
             return False
         if (

@@ -81,14 +81,20 @@ def test_guards_of_a_plain_kernel_come_from_its_casts():
             True,
             True,
         ),
-        ("if (x.dtype().bits == 32) g(static_cast<float*>(x.data_ptr())[0]);", (), False, True),
+        ("if (x.dtype().bits == 32) y = static_cast<float*>(x.data_ptr())[0];", (), False, True),
         ("helper(x);", ("float32",), True, True),
+        ("by_value(static_cast<float*>(x.data_ptr())[0]);", ("float32",), False, True),
+        ("by_reference(static_cast<float*>(x.data_ptr())[0]);", ("float32",), None, True),
+        ("elsewhere(static_cast<float*>(x.data_ptr())[0]);", ("float32",), None, True),
+        ("r = std::exp(static_cast<float*>(x.data_ptr())[0]);", ("float32",), False, True),
+        ("for (auto& v : static_cast<float*>(x.data_ptr())) v = 1;", ("float32",), None, True),
         ("elsewhere(x);", (), None, True),
     ],
 )
 def test_what_a_body_does_with_a_tensor(body, dtypes, writes, contiguous):
     text = (
         "static void helper(tvm::ffi::TensorView y) { static_cast<float*>(y.data_ptr())[0] = 1; }\n"
+        "static void by_value(float v) {}\nstatic void by_reference(float& v) { v = 1; }\n"
         f"void f(tvm::ffi::TensorView x) {{ {body} }}\n"
     )
     (f,) = read(text).functions
