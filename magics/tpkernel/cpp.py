@@ -57,10 +57,10 @@ _TENSOR_TYPES = frozenset(
 # Of any other function nothing is known, unless the cell defines it.
 _WRITING_CALLS = frozenset({"swap", "std::swap", "exchange", "std::exchange"})
 _VALUE_CALLS = frozenset({
-    *CPP_TO_DTYPE, "abs", "acos", "asin", "atan", "atan2", "cbrt", "ceil", "cos", "cosh", "erf", "erfc",
-    "exp", "exp2", "expm1", "fabs", "floor", "fmax", "fmin", "fmod", "fprintf", "hypot", "isfinite",
-    "isinf", "isnan", "log", "log10", "log1p", "log2", "pow", "printf", "round", "sin", "sinh", "sqrt",
-    "static_cast", "tan", "tanh",
+    *CPP_TO_DTYPE, "abs", "acos", "asin", "atan", "atan2", "cbrt", "ceil", "cos", "cosh", "erf",
+    "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fmax", "fmin", "fmod", "fprintf", "hypot",
+    "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "pow", "printf", "round", "sin",
+    "sinh", "sqrt", "static_cast", "tan", "tanh",
 })  # fmt: skip
 
 

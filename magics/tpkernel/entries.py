@@ -134,6 +134,10 @@ class EntryReader:
         if len(named) > 1:
             message = f"{len(named)} functions are called '{name}'; rename one"
             raise self.error(message, line=named[1].line, column=named[1].column)
+        reason = self.parent.reason_to_skip(named[0], listed=True)
+        if reason is not None:
+            message = f"'{name}' cannot be the operator's kernel: {reason}"
+            raise self.error(message, line=named[0].line, column=named[0].column)
         return named[0]
 
     def kernel(self, schema: FunctionSchema, function: Function) -> tuple[KernelSpec, int]:

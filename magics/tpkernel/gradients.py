@@ -93,7 +93,7 @@ def _formulas(
                 str(text),
                 values=[*(a.name for a in schema.arguments), *spec.result_names],
                 grads=spec.grad_names,
-                kernels=_callable_kernels(reader, spec),
+                kernels=_callable_kernels(reader),
             )
         except ValueError as problem:
             raise reader.error(f"derivative of '{name}': {problem}", key) from None
@@ -103,7 +103,7 @@ def _formulas(
     return made
 
 
-def _callable_kernels(reader: EntryReader, spec: OperatorSpec) -> list[str]:
+def _callable_kernels(reader: EntryReader) -> list[str]:
     """Functions over typed views that a formula may call, the operator itself included."""
     return [f.name for f in reader.cell.functions if f.has_views]
 

@@ -57,7 +57,6 @@ class Session:
     """The state of one shell: what each cell made, so that it can be replaced."""
 
     slots: dict[str, Slot] = field(default_factory=dict)
-    last: Report | None = None
 
 
 _SESSIONS: weakref.WeakKeyDictionary[InteractiveShell, Session] = weakref.WeakKeyDictionary()

@@ -107,7 +107,6 @@ class Worker:
         checks: tuple[str, ...],
         seed: int = 0,
         budget: float = DEFAULT_BUDGET,
-        on_record: Callable[[Any], None] = lambda record: None,
         on_wait: Callable[[str], None] = lambda during: None,
     ) -> list[Any]:
         """Run checks in the child.
@@ -122,8 +121,6 @@ class Worker:
             Seed of made samples.
         budget
             Seconds for all of them; then the child is ended.
-        on_record
-            Called with each record as it arrives.
         on_wait
             Called a few times a second while nothing arrives, with what is running.
 
@@ -143,7 +140,7 @@ class Worker:
                 self._await_start()
                 assert self._connection is not None  # noqa: S101  (started above)
                 self._connection.send((spec, library, checks, seed, budget))
-                self._collect(records, on_record, on_wait, budget)
+                self._collect(records, on_wait, budget)
             except KernelCrash as crash:
                 operator = next((o.name for o in spec.operators if o.name in crash.during), "")
                 finding = Finding(
@@ -154,7 +151,6 @@ class Worker:
                     crash.signal,
                 )
                 records.append(finding)
-                on_record(finding)
             except BaseException:
                 self.close()
                 raise
@@ -183,7 +179,6 @@ class Worker:
     def _collect(
         self,
         records: list[Any],
-        on_record: Callable[[Any], None],
         on_wait: Callable[[str], None],
         budget: float,
     ) -> None:
@@ -209,7 +204,6 @@ class Worker:
                 during = value
             elif kind == "record":
                 records.append(value)
-                on_record(value)
             elif kind == "done":
                 return
             else:

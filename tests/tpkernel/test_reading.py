@@ -174,6 +174,8 @@ template <class T> void g(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }
         ("derivatives:", "shape: y\nderivatives:", 4, ["'y'", "no tensor input"]),
         ("derivatives:", "shape: [n]\nderivatives:", 4, ["dimension 'n'", "not declared"]),
         ("derivatives:", "layout: strided\nderivatives:", 4, ["argument 'x'", "flat"]),
+        ("template <typename T>", "namespace a { template <typename T>", 8, ["namespace a"]),
+        ("double beta", "float* beta", 8, ["'beta' has type float*"]),
         ("derivatives:", "layout: stried\nderivatives:", 4, ["did you mean 'strided'"]),
         ("derivatives:", "devices: cuda\nderivatives:", 4, ["cuda", "cpu"]),
         ("derivatives:", "samples: {z: 1}\nderivatives:", 4, ["'z'", "no argument"]),
