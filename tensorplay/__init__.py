@@ -76,6 +76,7 @@ from tensorplay.ops.linalg import einsum, tensordot
 from tensorplay.ops.movement import broadcast_tensors
 from tensorplay.ops.parts import split
 from tensorplay.ops.selection import nonzero
+from tensorplay.ops.sorting import unique
 from tensorplay.random import (
     Generator,
     get_rng_state,
@@ -175,6 +176,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "unique",
     "zeros",
     "zeros_like",
 ]  # fmt: skip

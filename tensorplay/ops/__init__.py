@@ -21,6 +21,7 @@ from tensorplay.ops import (
     reduction,
     scan,
     selection,
+    sorting,
     transcendental,
 )  # isort: skip  # isort: skip
 from tensorplay.ops.primitive import OPERATORS, Composite, Operator, Primitive, Sample, Vjp
@@ -50,6 +51,7 @@ __all__ = [
     "reduction",
     "scan",
     "selection",
+    "sorting",
     "transcendental",
 ]
 

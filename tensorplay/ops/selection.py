@@ -81,6 +81,22 @@ def _storable(where: str, argument: str, value: Any, d: dtype) -> None:
 # --- choice by a mask -----------------------------------------------------------------------------
 
 
+class Where(Primitive):
+    """A choice between two tensors, or, of a condition alone, the indices where it holds."""
+
+    def apply(self, args: tuple[Any, ...]) -> Any:
+        """Run the operator, or look for what is not zero."""
+        condition, x, other = args
+        if x is None and other is None:
+            if not isinstance(condition, Tensor):
+                reject("where", "condition", "Tensor", condition)
+            return nonzero(condition, as_tuple=True)
+        if x is None or other is None:
+            reject("where", "input" if x is None else "other", "Tensor or number", None,
+                   "Give both, or the condition alone.")  # fmt: skip
+        return super().apply(args)
+
+
 def _where_rule(condition: Any, x: Any, other: Any) -> Spec:
     want_bool("where", "condition", condition)
     shape = broadcast_shapes("where", *map(_shape, (condition, x, other)))
@@ -93,9 +109,10 @@ def _where(condition: Any, x: Any, other: Any) -> Any:
     return np.where(condition, cast(x, kind), cast(other, kind))
 
 
-where: Primitive = Primitive(
-    "where(Tensor condition, Tensor input, Tensor other) -> Tensor",
-    "Elements of `input` where `condition` holds, of `other` elsewhere.",
+where: Primitive = Where(
+    "where(Tensor condition, Tensor? input=None, Tensor? other=None) -> Tensor",
+    "Elements of `input` where `condition` holds, of `other` elsewhere; of a condition alone, the "
+    "indices where it holds, one vector per dimension.",
     _where,
     rule=_where_rule,
     vjp={
@@ -111,6 +128,7 @@ where: Primitive = Primitive(
         Sample((mask_tensor([[True], [False]]), make(3), make(2, 1)), name="broadcast"),
         Sample((mask_tensor([True, False]), make(2), 1.5), name="number"),
         Sample((mask_tensor(True), make(0, 2), make(2)), name="empty"),
+        Sample((mask_tensor([[True, False], [True, True]]),), name="condition alone"),
     ],
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.ops.sorting_references import SORTING
 from tests.ops.structural_references import STRUCTURAL
 
 __all__ = ["REFERENCES", "UNREFERENCED"]
@@ -219,6 +220,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "_contiguous": lambda x: x,
     "_cast": lambda x, d: x.astype(d.numpy),
     "copy": lambda x, src: np.broadcast_to(src, x.shape),
+    **SORTING,
     **STRUCTURAL,
 }  # fmt: skip
 

@@ -24,7 +24,10 @@ from tests.ops.sampling import (
 )
 
 # What reads values may have no result on device meta.
-READS_VALUES = {"_nonzero", "allclose", "equal", "masked_select", "one_hot", "repeat_interleave"}
+READS_VALUES = {
+    *("_nonzero", "_unique", "allclose", "equal", "masked_select", "one_hot"),
+    *("repeat_interleave", "where"),
+}
 RANDOM = {"dropout", "bernoulli", "multinomial", "normal"}
 
 
