@@ -50,11 +50,19 @@ class Sample:
         for argument in spec.inputs:
             value = self.values[argument.name]
             if argument.kind == "tensor":
-                tensor = tp.tensor(value, dtype=getattr(tp, dtypes[argument.name]))
+                tensor = tp.from_numpy(_as_dtype(value, getattr(tp, dtypes[argument.name])))
                 made[argument.name] = tensor if device == "cpu" else tensor.to(device)
             else:
                 made[argument.name] = value
         return made
+
+
+def _as_dtype(value: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    """Return a new array of a dtype; values that it cannot hold are rounded or lose their sign."""
+    array = np.asarray(value)
+    if not (dtype.is_floating_point or dtype.is_complex or dtype == tp.bool):
+        array = np.rint(array if dtype.is_signed else np.abs(array))
+    return np.array(array, dtype=dtype.numpy)
 
 
 def preferred_dtypes(spec: OperatorSpec) -> dict[str, str]:

@@ -131,6 +131,9 @@ def test_the_validation_table_says_what_is_admitted_and_the_exact_error_otherwis
         report.module.softplus(tp.tensor([1, 2]))
     assert refused.message == f"TypeError: {caught.value}"
     assert "strides" in rows["float64", "cpu", "strided"].message
+    refusals = [r.message for r in rows.values() if not r.admitted]
+    assert len(refusals) > 20
+    assert all("[mylib::softplus] argument 'x'" in text for text in refusals)
 
 
 def test_checks_in_process_give_the_same_records():
