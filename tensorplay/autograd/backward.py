@@ -10,8 +10,10 @@ from tensorplay._methods import attach
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.engine import run_backward
+from tensorplay.autograd.function_context import zeros_of
 from tensorplay.autograd.graph import (
     AccumulateGrad,
+    Edge,
     RemovableHandle,
     add_to_grad,
     edge_of,
@@ -21,13 +23,11 @@ from tensorplay.autograd.graph import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorplay.autograd.graph import Edge
-
 __all__ = ["backward", "grad"]
 
 
 def _as_sequence(value: Any, operator: str, argument: str) -> list[Any]:
-    if isinstance(value, Tensor):
+    if isinstance(value, (Tensor, Edge)):
         return [value]
     if isinstance(value, Mapping):
         return list(value.values())
@@ -51,6 +51,9 @@ def _roots(operator: str, tensors: list[Any], grads: Any) -> list[tuple[Edge, Te
         raise RuntimeError(message)
     roots: list[tuple[Edge, Tensor]] = []
     for number, (tensor, gradient) in enumerate(zip(tensors, given, strict=True)):
+        if isinstance(tensor, Edge):
+            roots.append((tensor, _edge_gradient(operator, tensor, gradient, number)))
+            continue
         if not isinstance(tensor, Tensor):
             message = f"[{operator}] expected Tensors, got {type(tensor).__name__} at {number}."
             raise TypeError(message)
@@ -63,6 +66,15 @@ def _roots(operator: str, tensors: list[Any], grads: Any) -> list[tuple[Edge, Te
             raise RuntimeError(message)
         roots.append((edge, _root_gradient(operator, tensor, gradient, number)))
     return roots
+
+
+def _edge_gradient(operator: str, edge: Edge, gradient: Any, number: int) -> Tensor:
+    """Return the gradient to start from at an edge, where there is no tensor to look at."""
+    spec = edge.node.outputs[edge.output_nr]
+    if spec is None:  # not reached: an edge leads to what has a gradient
+        message = f"[{operator}] element {number} of tensors does not require grad."
+        raise RuntimeError(message)
+    return _root_gradient(operator, zeros_of(spec), gradient, number)
 
 
 def _root_gradient(operator: str, tensor: Tensor, gradient: Any, number: int) -> Tensor:
@@ -152,11 +164,13 @@ def backward(
         for tensor, edge, gradient in found.values():
             # A leaf, and a tensor that retains its gradient, got it on the way.
             got_it = isinstance(edge.node, AccumulateGrad) or edge.node.retains(edge.output_nr)
-            if gradient is not None and not got_it:
+            if gradient is not None and not got_it and isinstance(tensor, Tensor):
                 add_to_grad(tensor, gradient)
 
 
 def _wanted_edge(operator: str, tensor: Any, number: int) -> Edge:
+    if isinstance(tensor, Edge):
+        return tensor
     if not isinstance(tensor, Tensor):
         message = f"[{operator}] expected Tensors as inputs, got {type(tensor).__name__}."
         raise TypeError(message)
@@ -247,7 +261,11 @@ def grad(
         if results[number] is not None:
             continue
         if materialize_grads:
-            results[number] = tensor.detach().new_zeros(tensor.shape)
+            edge = edges[number]
+            spec = edge.node.outputs[edge.output_nr] if isinstance(tensor, Edge) else None
+            results[number] = (
+                tensor.detach().new_zeros(tensor.shape) if spec is None else zeros_of(spec)
+            )
         elif not allow_unused:
             message = (
                 f"[grad] one of the differentiated Tensors (input {number}) appears to not have "

@@ -8,14 +8,21 @@ may start a pass of its own.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.autograd import anomaly_mode, grad_mode
-from tensorplay.autograd.graph import AccumulateGrad, Edge, Hooks, Node, add_to_grad
+from tensorplay.autograd.graph import (
+    AccumulateGrad,
+    Edge,
+    Hooks,
+    Node,
+    RunningPass,
+    add_to_grad,
+    running,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,17 +30,28 @@ if TYPE_CHECKING:
 __all__ = ["check_gradient", "run_backward"]
 
 
-@dataclass
 class _Pass:
     """The state of one reverse pass."""
 
-    retain_graph: bool
-    create_graph: bool
-    # Gradients wanted by edge (node identity, output number) instead of, or beside, leaves.
-    captures: dict[tuple[int, int], list[int]]
-    captured: list[Tensor | None]
-    accumulate: bool
-    buffers: dict[int, list[Tensor | None]] = field(default_factory=dict)
+    __slots__ = ("accumulate", "buffers", "captured", "captures", "create_graph", "retain_graph")
+
+    def __init__(
+        self,
+        inputs: Sequence[Edge],
+        *,
+        retain_graph: bool,
+        create_graph: bool,
+        accumulate: bool,
+    ) -> None:
+        self.retain_graph = retain_graph
+        self.create_graph = create_graph
+        self.accumulate = accumulate
+        # Gradients wanted by edge (node identity, output number) instead of, or beside, leaves.
+        self.captures: dict[int, list[tuple[int, int]]] = {}
+        for position, edge in enumerate(inputs):
+            self.captures.setdefault(id(edge.node), []).append((edge.output_nr, position))
+        self.captured: list[Tensor | None] = [None] * len(inputs)
+        self.buffers: dict[int, list[Tensor | None]] = {}
 
 
 def _reachable(roots: Sequence[Node]) -> tuple[dict[int, int], list[Node]]:
@@ -135,10 +153,8 @@ def _arrive(
             tensor, grad = reference(), grads[number]
             if tensor is not None and grad is not None:
                 add_to_grad(tensor, grad)
-    if state.captures:
-        for number, grad in enumerate(grads):
-            for position in state.captures.get((id(node), number), ()):
-                state.captured[position] = grad
+    for number, position in state.captures.get(id(node), ()):
+        state.captured[position] = grads[number]
     return grads
 
 
@@ -207,13 +223,19 @@ def _wrong_count(node: Node, got: int) -> str:
 
 
 def _deliver(state: _Pass, edge: Edge, grad: Tensor | None) -> None:
-    buffer = state.buffers.get(id(edge.node))
+    node, number = edge
+    key = id(node)
+    buffer = state.buffers.get(key)
     if buffer is None:
-        buffer = state.buffers[id(edge.node)] = [None] * max(len(edge.node.outputs), 1)
+        outputs = len(node.outputs)
+        if outputs <= 1:  # the usual case, without a list to fill
+            state.buffers[key] = [grad]
+            return
+        buffer = state.buffers[key] = [None] * outputs
     if grad is None:
         return
-    present = buffer[edge.output_nr]
-    buffer[edge.output_nr] = grad if present is None else present + grad
+    present = buffer[number]
+    buffer[number] = grad if present is None else present + grad
 
 
 def _visit(
@@ -224,12 +246,14 @@ def _visit(
         grads = _arrive(state, node, grads, runs=state.accumulate)
         if state.accumulate:
             results = node.apply(grads, ())
-            for hook in tuple((node._post_hooks or {}).values()):
-                hook(tuple(results), tuple(grads))
+            if node._post_hooks:
+                for hook in tuple(node._post_hooks.values()):
+                    hook(tuple(results), tuple(grads))
         return ()
-    needed = [e is not None and (useful is None or id(e.node) in useful) for e in node.edges]
-    runs = any(needed)
-    grads = _arrive(state, node, grads, runs=runs)
+    needed = [e is not None and (useful is None or id(e[0]) in useful) for e in node.edges]
+    runs = True in needed
+    if node._tensor_hooks or node._pre_hooks or node._retain or id(node) in state.captures:
+        grads = _arrive(state, node, grads, runs=runs)
     if not runs or (not node.takes_undefined and all(g is None for g in grads)):
         return ()
     if anomaly_mode.state.enabled:
@@ -266,35 +290,60 @@ def run_backward(
     list
         One gradient per edge of `inputs`, None where none arrived; empty without `inputs`.
     """
-    captures: dict[tuple[int, int], list[int]] = {}
-    for position, edge in enumerate(inputs or ()):
-        captures.setdefault((id(edge.node), edge.output_nr), []).append(position)
-    state = _Pass(retain_graph, create_graph, captures, [None] * len(inputs or ()), accumulate)
+    state = _Pass(
+        inputs or (), retain_graph=retain_graph, create_graph=create_graph, accumulate=accumulate
+    )
     pending, nodes = _reachable([edge.node for edge, _ in roots])
     useful = None if inputs is None else _useful(nodes, {id(edge.node) for edge in inputs})
-    with grad_mode.set_grad_enabled(create_graph):
+    passes, mode = running.passes, grad_mode.state
+    passes.append(RunningPass(pending, useful))
+    before, mode.enabled = mode.enabled, create_graph
+    try:
         for edge, grad in roots:
             _deliver(state, edge, grad)
-        # Newest first; the identity breaks ties and keeps nodes from being compared.
-        ready = [(-n.sequence, id(n), n) for n in nodes if pending[id(n)] == 0]
-        heapq.heapify(ready)
-        while ready:
-            _, key, node = heapq.heappop(ready)
-            grads = state.buffers.pop(key, None)
-            results: Sequence[Any] = ()
-            if grads is not None and (useful is None or key in useful):
-                results = _visit(state, node, grads, useful)
-            for number, target in enumerate(node.edges):
-                if target is None:
-                    continue
-                result = results[number] if results else None
-                if result is not None:
-                    spec = target.node.outputs[target.output_nr]
-                    where = f"Function {node.name()} returned an invalid gradient at index {number}"
-                    if spec is not None:  # an edge never leads to an output without a gradient
-                        _deliver(state, target, check_gradient(result, spec, where))
-                waiting = id(target.node)
-                pending[waiting] -= 1
-                if pending[waiting] == 0:
-                    heapq.heappush(ready, (-target.node.sequence, waiting, target.node))
+        _run(state, pending, nodes, useful)
+    finally:
+        mode.enabled = before
+        passes.pop()
     return state.captured
+
+
+def _run(
+    state: _Pass, pending: dict[int, int], nodes: Sequence[Node], useful: set[int] | None
+) -> None:
+    """Visit the nodes, each when all gradients that come its way are there."""
+    buffers = state.buffers
+    # Newest first; the identity breaks ties and keeps nodes from being compared.
+    ready = [(-n.sequence, id(n), n) for n in nodes if pending[id(n)] == 0]
+    heapq.heapify(ready)
+    while ready:
+        _, key, node = heapq.heappop(ready)
+        grads = buffers.pop(key, None)
+        results: Sequence[Any] = ()
+        if grads is not None and (useful is None or key in useful):
+            results = _visit(state, node, grads, useful)
+        for number, edge in enumerate(node.edges):
+            if edge is None:
+                continue
+            target, output_nr = edge
+            result = results[number] if results else None
+            if result is not None:
+                spec = target.outputs[output_nr]
+                if spec is not None:  # an edge never leads to an output without a gradient
+                    # Most gradients fit as they are; this is the path of every small operation.
+                    if not (
+                        type(result) is Tensor
+                        and result._dtype is spec[1]
+                        and result._array.shape == spec[0]
+                    ):
+                        result = check_gradient(result, spec, _invalid(node, number))
+                    _deliver(state, edge, result)
+            waiting = id(target)
+            left = pending[waiting] - 1
+            pending[waiting] = left
+            if left == 0:
+                heapq.heappush(ready, (-target.sequence, waiting, target))
+
+
+def _invalid(node: Node, number: int) -> str:
+    return f"Function {node.name()} returned an invalid gradient at index {number}"

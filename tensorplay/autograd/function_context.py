@@ -265,8 +265,14 @@ class FunctionNode(Node):
         return self.ctx.saved_tensors
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_saved_", "_raw_saved_")):
+            return super().__getattr__(name)
         # Attributes that the user set on ctx can be read from the node, as in the field.
         return getattr(object.__getattribute__(self, "ctx"), name)
+
+    def saved(self) -> dict[str, Any]:
+        """Return the saved tensors; they have no names of their own."""
+        return {"tensors": list(self.ctx._saved or ())}
 
     def apply(self, grads: list[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
         """Call the formula and check how much it returns."""

@@ -11,11 +11,32 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tensorplay._tensor import Spec, Tensor, spec_of
 from tensorplay.autograd import anomaly_mode, grad_mode
+from tensorplay.autograd.saved_tensors import (
+    SavedTensor,
+    allow_mutation_on_saved_tensors,
+    disable_saved_tensors_hooks,
+    save_on_cpu,
+    saved_tensors_hooks,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["AccumulateGrad", "Edge", "Node", "RemovableHandle", "SavedTensor", "edge_of"]
+__all__ = [
+    "AccumulateGrad",
+    "Edge",
+    "GradientEdge",
+    "Node",
+    "RemovableHandle",
+    "SavedTensor",
+    "allow_mutation_on_saved_tensors",
+    "disable_saved_tensors_hooks",
+    "edge_of",
+    "get_gradient_edge",
+    "register_multi_grad_hook",
+    "save_on_cpu",
+    "saved_tensors_hooks",
+]
 
 Grads = list[Tensor | None]
 _sequence = itertools.count()
@@ -31,6 +52,9 @@ class Edge(NamedTuple):
 
     node: Node
     output_nr: int
+
+
+GradientEdge = Edge
 
 
 class RemovableHandle:
@@ -111,6 +135,31 @@ class Node:
         """Tell whether the node saved a result of its own."""
         return False
 
+    def saved(self) -> dict[str, Any]:
+        """Return what is saved for `apply`, by name: a `SavedTensor`, or a list of them.
+
+        They can be read as attributes: ``node._saved_input`` is the tensor, and
+        ``node._raw_saved_input`` the `SavedTensor`, which takes hooks.
+        """
+        found: dict[str, Any] = getattr(self, "_saved", {})
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for what is no attribute otherwise.
+        for prefix, read in (("_saved_", _unpacked), ("_raw_saved_", _raw)):
+            if name.startswith(prefix):
+                saved = self.saved()
+                key = name[len(prefix) :]
+                if key in saved:
+                    return read(saved[key], self)
+                message = (
+                    f"{self.name()} has no saved tensor {key!r}; it has "
+                    f"{', '.join(sorted(saved)) or 'none'}, or they were freed by a backward pass"
+                )
+                raise AttributeError(message)
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(message)
+
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """The nodes that the gradients go to, with the number of their output."""
@@ -161,6 +210,16 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
+
+
+def _unpacked(value: Any, node: Node) -> Any:
+    if isinstance(value, SavedTensor):
+        return value.unpack(node)
+    return tuple(_unpacked(v, node) for v in value) if isinstance(value, list) else value
+
+
+def _raw(value: Any, node: Node) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 # Two threads may reach the same leaf, or the same retained tensor, at once.
@@ -247,53 +306,145 @@ def edge_of(tensor: Tensor) -> Edge | None:
     return Edge(node, 0)
 
 
-class SavedTensor:
-    """A tensor kept for the backward pass, with the version that it had.
+def get_gradient_edge(tensor: Tensor | Edge) -> Edge:
+    """Return where the gradient of `tensor` goes; `autograd.grad` takes it for the tensor.
 
-    An output of the saving node is kept without its history, which is the node itself: with it,
-    node and tensor would hold each other.
+    Unlike the tensor it does not keep the elements alive.
+
+    Raises
+    ------
+    RuntimeError
+        The tensor does not require grad.
     """
+    if isinstance(tensor, Edge):
+        return tensor
+    edge = edge_of(tensor)
+    if edge is None:
+        message = (
+            "[get_gradient_edge] it is not possible to get the gradient edge for a Tensor that "
+            "does not require gradients. Write x.requires_grad_()."
+        )
+        raise RuntimeError(message)
+    return edge
 
-    __slots__ = ("_output_nr", "_tensor", "_version", "_wants_grad", "computed")
 
-    def __init__(
-        self, tensor: Tensor, output_nr: int | None = None, *, computed: bool = False
-    ) -> None:
-        self._tensor = tensor if output_nr is None else tensor.detach()
-        self._output_nr = output_nr
-        self._version = tensor._version
-        self._wants_grad = tensor._requires_grad
-        self.computed = computed  # neither input nor output of the saving node
+class _Running(threading.local):
+    """The reverse passes under way in this thread, the innermost last."""
 
-    @property
-    def is_result(self) -> bool:
-        """Whether the tensor is an output of the node that saved it."""
-        return self._output_nr is not None
+    def __init__(self) -> None:
+        self.passes: list[RunningPass] = []
 
-    def unpack(self, node: Node | None) -> Tensor:
-        """Return the tensor with its history, which for an output is `node`.
 
-        Raises
-        ------
-        RuntimeError
-            The tensor was changed in place since it was saved.
-        """
-        tensor = self._tensor
-        if tensor._version != self._version:
-            maker = None if self._output_nr is None or node is None else node.name()
-            if maker is None and tensor._grad_fn is not None:
-                maker = tensor._grad_fn.name()
-            origin = "" if maker is None else f", which is output {tensor._output_nr} of {maker},"
-            message = (
-                "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: [{tensor.dtype!r} {list(tensor.shape)}]{origin} is at "
-                f"version {tensor._version}; expected version {self._version} instead. Hint: "
-                "enable anomaly detection to find the operation that failed to compute its "
-                "gradient, or write x.clone() before the in-place operation."
-            )
-            raise RuntimeError(message)
-        if self._output_nr is None or node is None or node.outputs[self._output_nr] is None:
-            return tensor
-        result = tensor.detach()
-        result._grad_fn, result._output_nr, result._requires_grad = node, self._output_nr, True
-        return result
+class RunningPass:
+    """What a hook may ask of the pass that calls it."""
+
+    __slots__ = ("nodes", "number", "useful")
+
+    def __init__(self, nodes: Collection[int], useful: set[int] | None) -> None:
+        self.number = next(_sequence)
+        self.nodes = nodes
+        self.useful = useful
+
+    def reaches(self, node: Node) -> bool:
+        """Tell whether the pass will come by `node`."""
+        key = id(node)
+        return key in self.nodes and (self.useful is None or key in self.useful)
+
+
+running = _Running()
+
+
+class _Handles:
+    """Several handles as one."""
+
+    def __init__(self, handles: Sequence[RemovableHandle]) -> None:
+        self.handles = tuple(handles)
+
+    def remove(self) -> None:
+        """Remove all hooks."""
+        for handle in self.handles:
+            handle.remove()
+
+    def __enter__(self) -> _Handles:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.remove()
+
+
+class _MultiHook:
+    """Collects gradients of several tensors over one pass."""
+
+    def __init__(self, tensors: Sequence[Tensor], fn: Callable[..., None], *, every: bool) -> None:
+        self.nodes = [get_gradient_edge(tensor).node for tensor in tensors]
+        self.fn = fn
+        self.every = every
+        self.lock = threading.Lock()
+        self.arrived: dict[int, list[Tensor | None]] = {}
+        self.missing: dict[int, int] = {}
+
+    def __call__(self, position: int, grad: Tensor) -> None:
+        current = running.passes[-1]
+        with self.lock:
+            if current.number not in self.arrived:
+                self._forget_finished()
+                self.arrived[current.number] = [None] * len(self.nodes)
+                reached = sum(current.reaches(node) for node in self.nodes)
+                self.missing[current.number] = reached if self.every else 1
+            self.missing[current.number] -= 1
+            grads = self.arrived[current.number]
+            grads[position] = grad
+            complete = self.missing[current.number] == 0
+        if complete:
+            self.fn(tuple(grads) if self.every else grad)
+
+    def _forget_finished(self) -> None:
+        """Forget the passes that this thread has left, by an exception or in order."""
+        alive = {p.number for p in running.passes}
+        for number in [n for n in self.arrived if n not in alive and n < min(alive)]:
+            del self.arrived[number], self.missing[number]
+
+
+def register_multi_grad_hook(
+    tensors: Sequence[Tensor], fn: Callable[..., None], *, mode: str = "all"
+) -> _Handles:
+    """Call `fn` once in a backward pass that computes gradients of `tensors`.
+
+    Parameters
+    ----------
+    tensors
+        Tensors that require grad.
+    fn
+        With mode ``"all"``, ``fn(grads)`` is called when the gradients of all tensors that the pass
+        reaches are there; the others are None. With mode ``"any"``, ``fn(grad)`` is called with
+        the first.
+    mode
+        ``"all"`` or ``"any"``.
+
+    Returns
+    -------
+    handle
+        Its ``remove()`` takes the hook away.
+
+    Raises
+    ------
+    ValueError
+        Another mode.
+    RuntimeError
+        A tensor does not require grad.
+    """
+    if mode not in {"all", "any"}:
+        message = (
+            "[register_multi_grad_hook] argument 'mode': expects mode to be one of 'all' and "
+            f"'any', got {mode!r}."
+        )
+        raise ValueError(message)
+    hook = _MultiHook(tensors, fn, every=mode == "all")
+
+    def of(position: int) -> Callable[[Tensor], None]:
+        return lambda grad: hook(position, grad)
+
+    register: list[RemovableHandle] = [
+        tensor.register_hook(of(position)) for position, tensor in enumerate(tensors)
+    ]
+    return _Handles(register)

@@ -11,12 +11,22 @@ from tensorplay.autograd import grad_mode
 from tensorplay.autograd.engine import check_gradient, run_backward
 from tensorplay.autograd.function_context import zeros_of
 from tensorplay.autograd.graph import FREED, Node, edge_of
+from tensorplay.autograd.saved_tensors import before_write
 
 __all__ = ["ViewOfInput", "check_writable", "rebase_history"]
 
 
-def check_writable(tensor: Tensor, operator: str) -> None:
+def check_writable(tensor: Tensor, operator: str, *, written: bool = False) -> None:
     """Refuse an in-place write that would destroy the value of a leaf, or hit memory twice.
+
+    Parameters
+    ----------
+    tensor
+        What will be written.
+    operator
+        Who writes, for the error.
+    written
+        Whether the write has happened already, so that it is too late to copy what was saved.
 
     Raises
     ------
@@ -38,6 +48,8 @@ def check_writable(tensor: Tensor, operator: str) -> None:
             "Write x.clone() first."
         )
         raise RuntimeError(message)
+    if not written:
+        before_write(tensor)
 
 
 def _check_recordable(tensor: Tensor, operator: str) -> None:
