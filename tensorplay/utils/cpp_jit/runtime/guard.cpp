@@ -328,7 +328,9 @@ int check_layout(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
             ? "It is written, so pass contiguous memory: a copy would receive the result instead."
             : "Write " + name + ".contiguous(), or np.ascontiguousarray(" + name +
                   ") for a NumPy array.";
-    return fail("ValueError", where(g, a) + "expected contiguous data, got strides " +
+    const std::string expected = a->dtypes ? admitted_text(a->dtypes) + " in " : "";
+    return fail("ValueError", where(g, a) + "expected " + expected + "contiguous memory, got " +
+                                  dtype_text(t->dtype) + " with strides " +
                                   tuple_text(t->strides, t->ndim) + " for shape " +
                                   tuple_text(t->shape, t->ndim) + ". " + advice);
   }
