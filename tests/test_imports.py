@@ -119,6 +119,8 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
     {
         "tensorplay.ops": {
             "primitive",
+            "node",
+            "quick",
             "operator",
             "schema",
             "arguments",

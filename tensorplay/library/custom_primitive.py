@@ -15,7 +15,8 @@ from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient, flat_gradients
 from tensorplay.ops.arguments import SCALARS
-from tensorplay.ops.primitive import OTHER, TENSOR_LIST, Primitive, zeros_like_spec
+from tensorplay.ops.node import OTHER, TENSOR_LIST, zeros_like_spec
+from tensorplay.ops.primitive import Primitive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -171,6 +171,8 @@ def unary(
     options.setdefault("samples", samples)
     options.setdefault("inplace", True)
     options.setdefault("jvp", "elementwise")
+    if isinstance(function, np.ufunc) and out is None:
+        options.setdefault("ufunc", function)
     return Primitive(
         schema,
         doc,
@@ -273,6 +275,8 @@ def binary(
         return Spec(shape, result)
 
     options.setdefault("samples", _operand_samples(operands, low, high))
+    if isinstance(function, np.ufunc) and out is None and operands == 2:
+        options.setdefault("ufunc", function)
     options.setdefault("inplace", True)
     options.setdefault("jvp", "elementwise")
     return Primitive(
@@ -345,6 +349,7 @@ add = binary(
         "other": Vjp(lambda g, s: g if s.alpha == 1 else g * conj_of(s.alpha)),
     },
     jvp="linear",
+    ufunc=np.add,
     check=_check_scaled,
     dunders=("__add__", "__radd__", "__iadd__"),
 )
@@ -358,6 +363,7 @@ sub = binary(
         "other": Vjp(lambda g, s: -g if s.alpha == 1 else g * -conj_of(s.alpha)),
     },
     jvp="linear",
+    ufunc=np.subtract,
     check=_check_subtraction,
     dunders=("__sub__", "__rsub__", "__isub__"),
     aliases=("subtract",),

@@ -63,14 +63,24 @@ class Operator:
         self.public_method = method
         self.dunders = tuple(dunders)
         self.aliases = tuple(aliases)
+        self.names = tuple(a.name for a in self.schema.arguments)
         self._defaults = {
             a.name: _dtype.named(a.default.name) if isinstance(a.default, DtypeName) else a.default
             for a in self.schema.arguments
             if a.has_default
         }
+        self._short = self.short_way()
         self.function = self._make_function(self.name, varargs=False)
         if self.schema.namespace is None:
             self._publish()
+
+    def short_way(self) -> Callable[..., Any] | None:
+        """Return a function of the first one or two arguments for the commonest calls, if any.
+
+        It is tried first if all other arguments have their defaults, and returns None for calls
+        that it does not know.
+        """
+        return None
 
     def apply(self, args: tuple[Any, ...]) -> Any:
         """Run the operator on a complete tuple of arguments in the order of the schema."""
@@ -122,11 +132,23 @@ class Operator:
             )
         values = ", ".join(names) + ("," if names else "")
         call = "apply_inplace" if name == f"{self.name}_" else "apply"
-        source = f"def {name}({parameters}):\n{spread}    return _operator.{call}(({values}))\n"
+        short = ""
+        if self._short is not None and call == "apply":
+            taken = [n for n in names if n not in self._defaults]
+            given = "".join(f"{n} is _defaults[{n!r}] and " for n in names if n in self._defaults)
+            short = (
+                f"    if {given}(result := _short({', '.join(taken)})) is not None:\n"
+                f"        return result\n"
+            )
+        source = (
+            f"def {name}({parameters}):\n{spread}{short}    return _operator.{call}(({values}))\n"
+        )
         filename = f"<tensorplay operator {name}>"
         # What the texts of defaults without a literal mean: inf, nan, tensorplay.float32.
         namespace: dict[str, Any] = {
             "_operator": self,
+            "_short": self._short,
+            "_defaults": self._defaults,
             "inf": math.inf,
             "nan": math.nan,
             "tensorplay": SimpleNamespace(**{d.name: d for d in _dtype.DTYPES}),
@@ -166,10 +188,12 @@ class Operator:
         rest = tuple(self._defaults.get(a.name) for a in self.schema.arguments[2:])
         unary = len(self.schema.arguments) == 1
         operand = (Tensor, np.ndarray, *SCALARS)
+        short = self._short or (lambda *_: None)
         if unary:
 
             def special(self_: Tensor) -> Any:
-                return self.apply((self_,))
+                result = short(self_)
+                return self.apply((self_,)) if result is None else result
 
         elif name.startswith("__r") and name != "__rshift__":
 
@@ -188,6 +212,9 @@ class Operator:
         else:
 
             def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
+                result = short(self_, other)
+                if result is not None:
+                    return result
                 if not isinstance(other, operand):
                     return NotImplemented
                 return self.apply((self_, other, *rest))

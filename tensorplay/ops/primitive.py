@@ -6,12 +6,11 @@ method, the in-place variant, the signature and the texts of errors, execution o
 both modes of differentiation and the parametrised tests. A `Composite` is written in terms of
 other operators and gives a schema, a body and samples only.
 
-This is the only module that records nodes for operators.
+This module and ``quick``, its short way for small calls, are all that records nodes of operators.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,56 +18,27 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
-from tensorplay.autograd.graph import FREED, Edge, Node, SavedTensor, edge_of
+from tensorplay.autograd.graph import Edge, edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.ops.arguments import SCALARS, converter, reject
+from tensorplay.ops.node import (
+    OTHER,
+    TENSOR,
+    TENSOR_LIST,
+    PrimitiveNode,
+    Vjp,
+    bare_spec,
+    zeros_like_spec,
+)
 from tensorplay.ops.operator import OPERATORS, Composite, Operator, Sample
+from tensorplay.ops.quick import quick_call
 from tensorplay.ops.quiet import restore, silence
 from tensorplay.ops.tangents import push_forward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 __all__ = ["OPERATORS", "Composite", "Operator", "Primitive", "Sample", "Vjp", "zeros_like_spec"]
-
-TENSOR, TENSOR_LIST, OTHER = range(3)
-
-
-class Vjp:
-    """How the gradient of one input follows from that of the output.
-
-    Parameters
-    ----------
-    formula
-        ``formula(g, s)`` returns the gradient, in tensor operations. `g` is the gradient of the
-        output (a list of them if there are several). `s` has an attribute per saved tensor and
-        per argument that is not a tensor, ``s.specs`` with shape and type of every tensor
-        argument by name, and ``s.out_specs``. The result may be larger than the input by
-        broadcasting, and of another type: it is summed and cast.
-    saves
-        Names of the tensors that the formula reads: arguments, or ``"out"``.
-    """
-
-    __slots__ = ("formula", "saves")
-
-    def __init__(self, formula: Callable[[Any, Any], Any], *saves: str) -> None:
-        self.formula = formula
-        self.saves = saves
-
-
-def zeros_like_spec(spec: Spec) -> Tensor:
-    """Return zeros of the shape and type of `spec`."""
-    return wrap(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
-
-
-def bare_spec(tensor: Tensor) -> Spec:
-    """Return shape and type of `tensor`; formulas never ask for strides."""
-    spec: Spec = _make_spec(Spec, (tensor._array.shape, tensor._dtype, None))
-    return spec
-
-
-# Spec(...) goes through Python code; a node makes several.
-_make_spec: Any = tuple.__new__
 
 
 class Primitive(Operator):
@@ -95,6 +65,10 @@ class Primitive(Operator):
         and the vjp is differentiated.
     scalars
         Whether Python numbers may stand for tensor arguments.
+    ufunc
+        NumPy's function for the commonest calls: it takes the first one or two arguments, which
+        are arrays of one type, float32 or float64, or the second a number, and gives that type.
+        The other arguments have their defaults, and no formula reads ``s.specs``.
     check_first
         Whether the rule runs before the implementation, for implementations whose own errors
         come too late or say too little.
@@ -111,6 +85,7 @@ class Primitive(Operator):
         jvp: str | Callable[[Any, Any], Any] | None = None,
         scalars: bool = False,
         check_first: bool = True,
+        ufunc: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
         self.impl = impl
@@ -119,6 +94,8 @@ class Primitive(Operator):
         self.jvp = jvp
         self.scalars = scalars
         self.check_first = check_first
+        self.ufunc = ufunc
+        self._saves: dict[tuple[bool, ...], tuple[tuple[str, ...], bool]] = {}
         super().__init__(schema, doc, **options)
         arguments = self.schema.arguments
         self.plan: list[tuple[int, int, Any]] = [
@@ -126,8 +103,6 @@ class Primitive(Operator):
             else (i, OTHER, converter(self.schema.qualname, a))
             for i, a in enumerate(arguments)
         ]  # fmt: skip
-        self.names = tuple(a.name for a in arguments)
-        self._saves: dict[tuple[bool, ...], tuple[tuple[str, ...], bool]] = {}
         self.view = bool(self.schema.returns) and any(
             r.alias is not None and not r.alias.is_write for r in self.schema.returns
         )
@@ -137,6 +112,10 @@ class Primitive(Operator):
                 f"operator {self.name}: vjp for {sorted(unknown)}, which are no tensor arguments"
             )
             raise ValueError(message)
+
+    def short_way(self) -> Callable[..., Any] | None:
+        """Return the function that answers the commonest calls, or None from others."""
+        return None if self.ufunc is None else quick_call(self, self.ufunc)
 
     # --- execution --------------------------------------------------------------------------
 
@@ -401,97 +380,3 @@ def _snapshot(tensor: Tensor) -> Tensor:
     copy._grad_fn, copy._output_nr = tensor._grad_fn, tensor._output_nr
     copy._requires_grad = tensor._requires_grad
     return copy
-
-
-class PrimitiveNode(Node):
-    """Node of a primitive: runs the formulas of the inputs that need a gradient, and only those."""
-
-    __slots__ = ("_freed", "_saved", "_specs", "_values", "_wanted", "primitive")
-
-    def __init__(
-        self,
-        primitive: Primitive,
-        edges: Sequence[Edge | None],
-        values: list[Any],
-        wanted: tuple[bool, ...],
-    ) -> None:
-        super().__init__(edges)
-        self.primitive = primitive
-        self._wanted = wanted
-        self._freed = False
-        # Shapes and types of all tensors; the tensors only where a formula reads them. Numbers
-        # that stand for tensors are kept as they are.
-        self._specs = [
-            bare_spec(v) if isinstance(v, Tensor)
-            else [None if t is None else bare_spec(t) for t in v] if type(v) is list
-            else v
-            for v in values
-        ]  # fmt: skip
-        self._values = [None if isinstance(v, (Tensor, list)) else v for v in values]
-        self._saved: dict[str, Any] = {}
-        for name in primitive.saves(wanted)[0]:
-            value = values[primitive.schema.index_of(name)]
-            self._saved[name] = (
-                SavedTensor(value) if isinstance(value, Tensor)
-                else [None if t is None else SavedTensor(t) for t in value]
-                if isinstance(value, list) else value
-            )  # fmt: skip
-
-    def save_results(self, outs: tuple[Tensor, ...]) -> None:
-        """Save the results, if a formula reads them."""
-        if self.primitive.saves(self._wanted)[1]:
-            kept = [SavedTensor(out, number) for number, out in enumerate(outs)]
-            self._saved["out"] = kept if len(outs) > 1 else kept[0]
-
-    def name(self) -> str:
-        """Return the name shown to people: ``LogSoftmaxBackward`` for log_softmax."""
-        words = self.primitive.name.strip("_").split("_")
-        return "".join(word[:1].upper() + word[1:] for word in words) + "Backward"
-
-    def _unpack(self, value: Any) -> Any:
-        if isinstance(value, SavedTensor):
-            return value.unpack(self)
-        return [self._unpack(v) for v in value] if isinstance(value, list) else value
-
-    def apply(self, grads: list[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
-        """Run the formulas of the needed inputs."""
-        if self._freed:
-            raise RuntimeError(FREED)
-        primitive = self.primitive
-        saved = SimpleNamespace()
-        attributes = saved.__dict__
-        attributes.update(zip(primitive.names, self._values, strict=True))
-        for name, value in self._saved.items():
-            attributes[name] = self._unpack(value)
-        saved.specs = dict(zip(primitive.names, self._specs, strict=True))
-        saved.out_specs = self.outputs
-        grad: Any = grads[0] if len(self.outputs) == 1 else [
-            zeros_like_spec(spec) if g is None and spec is not None else g
-            for g, spec in zip(grads, self.outputs, strict=True)
-        ]  # fmt: skip
-        results: list[Tensor | None] = []
-        rules = primitive.vjp or {}
-        for i, kind, argument in primitive.plan:
-            if kind == OTHER:
-                continue
-            rule = rules.get(argument.name)
-            if kind == TENSOR:
-                run = rule is not None and needed[len(results)]
-                results.append(rule.formula(grad, saved) if run and rule is not None else None)
-            else:
-                count = len(self._specs[i])
-                run = rule is not None and any(needed[len(results) : len(results) + count])
-                results.extend(
-                    rule.formula(grad, saved) if run and rule is not None else [None] * count
-                )
-        return results
-
-    def saves_result(self) -> bool:
-        """Tell whether a formula reads the result."""
-        return "out" in self._saved
-
-    def release(self) -> None:
-        """Free the saved tensors; a node that saved none can run again."""
-        if self._saved:
-            self._saved = {}
-            self._freed = True

@@ -11,6 +11,7 @@ from tensorplay._tensor import Tensor, spec_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.graph import edge_of
+from tensorplay.ops.node import OTHER, PrimitiveNode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,8 +75,6 @@ def _by_vjp(
     primitive: Primitive, plain: list[Any], tangent: dict[str, Any], outs: tuple[Tensor, ...]
 ) -> Sequence[Tensor | None]:
     """Differentiate the vjp, which is linear in the cotangent u: d/du <vjp(u), t> = jvp(t)."""
-    from tensorplay.ops.primitive import OTHER, PrimitiveNode
-
     recording = grad_mode.state.enabled
     tangents: list[Any] = []
     for (_, kind, _), t in zip(primitive.plan, tangent.values(), strict=True):
