@@ -69,7 +69,14 @@ from tensorplay._functions import *  # noqa: F403 - listed in the stub
 from tensorplay._functions import __all__ as _operator_names
 from tensorplay._printing import set_printoptions
 from tensorplay._tensor import Size, Tensor
-from tensorplay.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from tensorplay.autograd import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from tensorplay.ops.elementwise import result_type
 from tensorplay.ops.indexing import repeat_interleave
 from tensorplay.ops.linalg import einsum, tensordot
@@ -77,6 +84,7 @@ from tensorplay.ops.movement import broadcast_tensors
 from tensorplay.ops.parts import split
 from tensorplay.ops.selection import nonzero
 from tensorplay.ops.sorting import unique
+from tensorplay.ops.strided import empty_strided
 from tensorplay.random import (
     Generator,
     get_rng_state,
@@ -117,6 +125,7 @@ __all__ = [
     "einsum",
     "empty",
     "empty_like",
+    "empty_strided",
     "enable_grad",
     "eye",
     "finfo",
@@ -133,6 +142,7 @@ __all__ = [
     "get_rng_state",
     "half",
     "iinfo",
+    "inference_mode",
     "initial_seed",
     "int",
     "int8",
@@ -140,6 +150,7 @@ __all__ = [
     "int32",
     "int64",
     "is_grad_enabled",
+    "is_inference_mode_enabled",
     "library",
     "linspace",
     "long",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, overload
 
@@ -111,6 +112,10 @@ class VersionCounter:
         self.history = 0
 
 
+# Threads in inference mode: what they make is marked. Set by `autograd.grad_mode`.
+inference_threads: set[int] = set()
+
+
 class Tensor(TensorMethods):
     """An n-dimensional array that can carry a gradient.
 
@@ -142,6 +147,7 @@ class Tensor(TensorMethods):
     _accumulator: Any = None
     _hooks: Any = None
     _tangent: Tensor | None = None
+    _inference: bool = False
 
     __array_ufunc__ = None  # so that `ndarray + tensor` asks the tensor
 
@@ -162,6 +168,8 @@ class Tensor(TensorMethods):
             self._dtype = d
         if _device.as_device(device, "Tensor").type == "meta":
             self._array = MetaArray(Spec(self._array.shape, self._dtype))
+        if inference_threads:
+            _mark_inference(self)
         if requires_grad:
             self.requires_grad = True
         return self
@@ -338,6 +346,8 @@ class Tensor(TensorMethods):
         """Return a tensor on the same memory that is outside the graph."""
         result = wrap(self._array, self._dtype)
         result._counter = self._shared_counter()
+        if inference_threads or self._inference:
+            result._inference = self._inference
         return result
 
     def detach_(self) -> Tensor:
@@ -369,6 +379,12 @@ class Tensor(TensorMethods):
 
     @property
     def _version(self) -> int:
+        if self._inference:
+            message = (
+                "[_version] inference tensors do not track version counter. Write x.clone() "
+                "outside of inference_mode() to get a normal tensor."
+            )
+            raise RuntimeError(message)
         return 0 if self._counter is None else self._counter.value
 
     def _bump_version(self) -> None:
@@ -376,6 +392,8 @@ class Tensor(TensorMethods):
 
     def _mark_view(self, of: Tensor, replay: Callable[[Tensor], Tensor]) -> None:
         """Record that this tensor is `replay(of)` on the memory of `of`."""
+        if inference_threads or of._inference:  # a view is of the kind of its base
+            self._inference = of._inference
         self._counter = of._shared_counter()
         inner = of._replay
         if of._base is None:
@@ -432,6 +450,12 @@ class Tensor(TensorMethods):
                 f"gradients, got {self._dtype!r}. Write x.float() first."
             )
             raise RuntimeError(message)
+        if value and self._inference and threading.get_ident() not in inference_threads:
+            message = (
+                "[requires_grad] setting requires_grad=True on an inference tensor outside of "
+                "inference_mode() is not allowed. Write x.clone() first."
+            )
+            raise RuntimeError(message)
         if not value and self.grad_fn is not None:
             message = (
                 "[requires_grad] you can only change requires_grad flags of leaf variables. "
@@ -441,6 +465,10 @@ class Tensor(TensorMethods):
         if value and not self._requires_grad:
             self._base = self._replay = None  # from now on a leaf, not what its base makes of it
         self._requires_grad = bool(value)
+
+    def is_inference(self) -> bool:
+        """Tell whether the tensor was made in inference mode, and so can never be recorded."""
+        return self._inference
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set `requires_grad` and return the tensor."""
@@ -612,7 +640,15 @@ def wrap(array: Any, d: dtype | None = None) -> Tensor:
     result = object.__new__(Tensor)
     result._array = array
     result._dtype = _dtype.from_numpy_dtype(array.dtype) if d is None else d
+    if inference_threads:
+        _mark_inference(result)
     return result
+
+
+def _mark_inference(tensor: Tensor) -> None:
+    """Mark a new tensor, if this thread is in inference mode."""
+    if threading.get_ident() in inference_threads:
+        tensor._inference = True
 
 
 def spec_of(tensor: Tensor) -> Spec:

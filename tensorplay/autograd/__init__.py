@@ -13,7 +13,9 @@ from tensorplay.autograd.backward import backward, grad
 from tensorplay.autograd.function import Function, once_differentiable
 from tensorplay.autograd.grad_mode import (
     enable_grad,
+    inference_mode,
     is_grad_enabled,
+    is_inference_mode_enabled,
     no_grad,
     set_grad_enabled,
 )
@@ -38,9 +40,11 @@ __all__ = [
     "gradcheck_report",
     "gradgradcheck",
     "graph",
+    "inference_mode",
     "is_anomaly_check_nan_enabled",
     "is_anomaly_enabled",
     "is_grad_enabled",
+    "is_inference_mode_enabled",
     "no_grad",
     "once_differentiable",
     "set_detect_anomaly",

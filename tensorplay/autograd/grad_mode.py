@@ -1,4 +1,4 @@
-"""Whether operations are recorded: one flag per thread."""
+"""Whether operations are recorded, and whether they ever can be: two flags per thread."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ import inspect
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tensorplay._tensor import inference_threads
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["enable_grad", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+__all__ = [
+    "enable_grad",
+    "inference_mode",
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "no_grad",
+    "set_grad_enabled",
+]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class _State(threading.local):
     enabled: bool = True
+    inference: bool = False
 
 
 state = _State()
@@ -25,6 +35,11 @@ state = _State()
 def is_grad_enabled() -> bool:
     """Tell whether operations of this thread are recorded."""
     return state.enabled
+
+
+def is_inference_mode_enabled() -> bool:
+    """Tell whether this thread is in `inference_mode`."""
+    return state.inference
 
 
 class _GradMode:
@@ -37,7 +52,7 @@ class _GradMode:
 
     def __enter__(self) -> None:
         self._outer.append(state.enabled)
-        state.enabled = self._mode
+        state.enabled = self._mode and not state.inference
 
     def __exit__(self, *exception: object) -> None:
         state.enabled = self._outer.pop()
@@ -109,7 +124,7 @@ class set_grad_enabled(_GradMode):  # noqa: N801
         super().__init__()
         self._mode = bool(mode)
         self._before = state.enabled
-        state.enabled = self._mode
+        state.enabled = self._mode and not state.inference
 
     def _again(self) -> _GradMode:
         inner = object.__new__(set_grad_enabled)
@@ -119,9 +134,55 @@ class set_grad_enabled(_GradMode):  # noqa: N801
     def __enter__(self) -> None:
         # The flag was set by the constructor; what has to come back is what was before that.
         self._outer.append(self._before)
-        state.enabled = self._mode
+        state.enabled = self._mode and not state.inference
 
     def __call__(self, function: F) -> F:
         """Return `function` with the flag set while it runs."""
         state.enabled = self._before  # used as a decorator: only the calls are affected
         return super().__call__(function)
+
+
+class inference_mode(_GradMode):  # noqa: N801 - the field's spelling
+    """Nothing is recorded inside, and what is made inside can never be.
+
+    Its tensors have no version counter, are not saved for a backward pass, and cannot be written in
+    place outside. A clone made outside is a normal tensor. Views of normal tensors are normal.
+
+    Parameters
+    ----------
+    mode
+        False leaves inference mode inside.
+    """
+
+    def __new__(cls, mode: Any = True) -> Any:  # noqa: D102 - see the class
+        return cls()(mode) if callable(mode) else super().__new__(cls)
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__()
+        self._mode = bool(mode)
+        self._outer_inference: list[bool] = []
+
+    def _again(self) -> _GradMode:
+        again: _GradMode = inference_mode(self._mode)
+        return again
+
+    @staticmethod
+    def _set(inference: bool) -> None:
+        state.inference = inference
+        if inference:
+            inference_threads.add(threading.get_ident())
+        else:
+            inference_threads.discard(threading.get_ident())
+
+    def __enter__(self) -> None:
+        self._outer.append(state.enabled)
+        self._outer_inference.append(state.inference)
+        if self._mode:
+            state.enabled = False
+        elif state.inference:
+            state.enabled = True
+        self._set(self._mode)
+
+    def __exit__(self, *exception: object) -> None:
+        self._set(self._outer_inference.pop())
+        state.enabled = self._outer.pop()

@@ -34,6 +34,12 @@ def check_writable(tensor: Tensor, operator: str, *, written: bool = False) -> N
         Recording is on and the tensor is a leaf that requires grad or a view of one; or several
         elements of the tensor share one place in memory.
     """
+    if tensor._inference and not grad_mode.state.inference:
+        message = (
+            f"[{operator}] in-place update of an inference tensor outside of inference_mode() is "
+            "not allowed. Write x.clone() first."
+        )
+        raise RuntimeError(message)
     if grad_mode.state.enabled:
         _check_recordable(tensor, operator)
     array = tensor._array

@@ -78,9 +78,16 @@ class SavedTensor:
     def __init__(
         self, tensor: Tensor, output_nr: int | None = None, *, computed: bool = False
     ) -> None:
+        if tensor._inference:
+            message = (
+                "inference tensors cannot be saved for backward. Write x.clone() outside of "
+                "inference_mode() to get a normal tensor, and use it in the computation."
+            )
+            raise RuntimeError(message)
         self._tensor: Tensor | None = tensor if output_nr is None else tensor.detach()
         self._output_nr = output_nr
-        self._version = tensor._version
+        counter = tensor._counter
+        self._version = 0 if counter is None else counter.value
         self._wants_grad = tensor._requires_grad
         self.computed = computed  # neither input nor output of the saving node
         self._packed: _Packed | None = None
