@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tensorplay import _dtype
-from tensorplay._tensor import Spec, Tensor
+from tensorplay._tensor import Spec, Tensor, inference_threads
 from tensorplay.autograd import anomaly_mode, grad_mode
 from tensorplay.autograd.graph import Edge, SavedTensor, edge_of
 from tensorplay.ops.node import PrimitiveNode
@@ -51,7 +51,7 @@ def _of_one(ufunc: Callable[..., Any], record: Any) -> Callable[..., Any]:
             return None
         if x._base is not None:
             x._synchronise()
-        if x._tangent is not None or anomaly.enabled:
+        if x._tangent is not None or anomaly.enabled or inference_threads:
             return None
         token = silence()
         try:
@@ -97,7 +97,7 @@ def _of_two(ufunc: Callable[..., Any], record: Any) -> Callable[..., Any]:
             needs_grad = x._requires_grad
         else:
             return None
-        if x._tangent is not None or anomaly.enabled:
+        if x._tangent is not None or anomaly.enabled or inference_threads:
             return None
         token = silence()
         try:
