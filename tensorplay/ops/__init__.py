@@ -22,6 +22,7 @@ from tensorplay.ops import (
     scan,
     selection,
     sorting,
+    strided,
     transcendental,
 )  # isort: skip  # isort: skip
 from tensorplay.ops.primitive import OPERATORS, Composite, Operator, Primitive, Sample, Vjp
@@ -52,6 +53,7 @@ __all__ = [
     "scan",
     "selection",
     "sorting",
+    "strided",
     "transcendental",
 ]
 

@@ -11,7 +11,7 @@ from tensorplay.ops import _erf
 from tensorplay.ops.elementwise import conj_of, no_bool, unary
 from tensorplay.ops.primitive import Sample, Vjp
 
-__all__ = ["gelu", "relu", "sigmoid", "silu", "softplus"]
+__all__ = ["elu", "gelu", "hardtanh", "leaky_relu", "relu", "sigmoid", "silu", "softplus"]
 
 
 def _sigmoid(x: Any) -> Any:
@@ -108,5 +108,62 @@ gelu = unary(
     samples=lambda make: [
         Sample((make(2, 3),), name="exact"),
         Sample((make(3),), {"approximate": "tanh"}, name="tanh"),
+    ],
+)
+
+
+leaky_relu = unary(
+    "leaky_relu(Tensor input, float negative_slope=0.01) -> Tensor",
+    "`input` where it is positive, ``negative_slope * input`` elsewhere.",
+    lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),
+    vjp=Vjp(lambda g, s: g.where(s.input > 0, g * s.negative_slope), "input"),
+    real_only=True,
+    method=False,
+    inplace=False,
+    samples=lambda make: [
+        Sample((make(2, 3, avoid=(0.0,)),), name="default"),
+        Sample((make(5, avoid=(0.0,)), 0.3), name="slope"),
+    ],
+)
+
+elu = unary(
+    "elu(Tensor input, float alpha=1.0) -> Tensor",
+    "`input` where it is positive, ``alpha * (exp(input) - 1)`` elsewhere.",
+    # The exponent of the positive half, which is not used, must not overflow.
+    lambda x, alpha: np.where(x > 0, x, np.expm1(np.minimum(x, 0)) * x.dtype.type(alpha)),
+    vjp=Vjp(lambda g, s: g.where(s.input > 0, g * s.input.clamp(max=0).exp() * s.alpha), "input"),
+    real_only=True,
+    method=False,
+    inplace=False,
+    samples=lambda make: [
+        Sample((make(2, 3, avoid=(0.0,)),), name="default"),
+        Sample((make(5, avoid=(0.0,)), 0.7), name="alpha"),
+    ],
+)
+
+
+def _hardtanh(x: Any, low: float, high: float) -> Any:
+    if low > high:
+        message = (
+            f"[hardtanh] argument 'max_val': expected at least min_val, got min_val={low} and "
+            f"max_val={high}."
+        )
+        raise ValueError(message)
+    return np.clip(x, x.dtype.type(low), x.dtype.type(high))
+
+
+hardtanh = unary(
+    "hardtanh(Tensor input, float min_val=-1.0, float max_val=1.0) -> Tensor",
+    "`input` limited to the interval from `min_val` to `max_val`; gradient zero at the limits.",
+    _hardtanh,
+    vjp=Vjp(
+        lambda g, s: g.masked_fill((s.input <= s.min_val) | (s.input >= s.max_val), 0), "input"
+    ),
+    real_only=True,
+    method=False,
+    inplace=False,
+    samples=lambda make: [
+        Sample((make(2, 3, avoid=(-1.0, 1.0)),), name="default"),
+        Sample((make(5, avoid=(-0.5, 0.25)), -0.5, 0.25), name="limits"),
     ],
 )

@@ -248,6 +248,32 @@ def rms_norm(x: Any, shape: Any, weight: Any = 1, eps: float | None = None) -> A
     return x / np.sqrt((x**2).mean(axis, keepdims=True) + eps) * weight
 
 
+def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
+    if not x.ndim:
+        return np.repeat(x, size)
+    starts = range(0, x.shape[dimension] - size + 1, step)
+    windows = [np.take(x, list(range(k, k + size)), axis=dimension) for k in starts]
+    return np.stack([np.moveaxis(w, dimension, -1) for w in windows], axis=dimension)
+
+
+def unfold_adjoint(g: Any, shape: Any, dimension: int, size: int, step: int) -> Any:
+    if not shape:
+        return g.sum()
+    out = np.zeros(shape)
+    lines, windows = np.moveaxis(out, dimension, -1), np.moveaxis(g, dimension, -2)
+    for n, k in np.ndindex(windows.shape[-2:]):
+        lines[..., n * step + k] += windows[..., n, k]
+    return out
+
+
+def as_strided(x: Any, size: Any, stride: Any, offset: int = 0, *_: Any) -> Any:
+    memory = x.ravel(order="K")
+    out = np.empty(size)
+    for place in np.ndindex(*size):
+        out[place] = memory[offset + sum(i * s for i, s in zip(place, stride, strict=True))]
+    return out
+
+
 STRUCTURAL: dict[str, Callable[..., Any]] = {
     # movement
     "reshape": np.reshape,
@@ -334,4 +360,8 @@ STRUCTURAL: dict[str, Callable[..., Any]] = {
     "rms_norm": rms_norm,
     "one_hot": lambda x, classes=None: np.eye(classes or x.max() + 1, dtype=np.int64)[x],
     "embedding": lambda index, weight: weight[index],
+    "unfold": unfold,
+    "_unfold_adjoint": unfold_adjoint,
+    "as_strided": as_strided,
+    "_as_strided": as_strided,
 }
