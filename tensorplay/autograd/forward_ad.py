@@ -30,6 +30,7 @@ __all__ = [
 class _State(threading.local):
     def __init__(self) -> None:
         self.active = False
+        self.number = 0  # of the level that is open, or was last
         self.duals: list[weakref.ref[Tensor]] = []
 
 
@@ -60,7 +61,13 @@ def enter_dual_level() -> int:
         message = "[forward_ad] nested forward mode AD is not supported: a dual level is open."
         raise RuntimeError(message)
     _state.active = True
+    _state.number += 1
     return 0
+
+
+def current_number() -> int | None:
+    """Return a number that tells the open level from earlier ones, None outside."""
+    return _state.number if _state.active else None
 
 
 def exit_dual_level(level: int | None = None) -> None:
@@ -103,6 +110,13 @@ def set_tangent(tensor: Tensor, tangent: Tensor, operator: str) -> None:
         raise RuntimeError(message)
     if tangent._dtype is not tensor._dtype:
         tangent = tangent.to(tensor._dtype)
+    attach_tangent(tensor, tangent)
+    if tensor._grad_fn is not None:  # what the node saved of its result has the tangent too
+        tensor._grad_fn.set_tangent(tensor._output_nr, tangent)
+
+
+def attach_tangent(tensor: Tensor, tangent: Tensor) -> None:
+    """Attach `tangent` to `tensor` until the level ends."""
     tensor._tangent = tangent
     _state.duals.append(weakref.ref(tensor))
 
@@ -126,6 +140,8 @@ def write_tangent(target: Tensor, tangent: Tensor | None, operator: str) -> None
     part = replay(whole)
     part.copy_(0 if tangent is None else tangent)
     set_tangent(base, whole, operator)
+    if tangent is not None and base._grad_fn is not None:
+        base._grad_fn.set_view_tangent(tangent)
     counter.history += 1
     target._synchronise()
 

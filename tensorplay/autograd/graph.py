@@ -144,6 +144,16 @@ class Node:
         found: dict[str, Any] = getattr(self, "_saved", {})
         return found
 
+    def set_tangent(self, output_nr: int, tangent: Tensor) -> None:
+        """Attach `tangent` to what the node saved of its output `output_nr`."""
+        for value in self.saved().values():
+            for saved in value if isinstance(value, list) else (value,):
+                if isinstance(saved, SavedTensor) and saved._output_nr == output_nr:
+                    saved.set_tangent(tangent)
+
+    def set_view_tangent(self, tangent: Tensor) -> None:
+        """Attach `tangent` to what was saved of a view that was written, if this recorded that."""
+
     def __getattr__(self, name: str) -> Any:
         # Reached only for what is no attribute otherwise.
         for prefix, read in (("_saved_", _unpacked), ("_raw_saved_", _raw)):

@@ -191,6 +191,11 @@ class CopySlices(Node):
         """Return the name shown to people."""
         return "CopySlices"
 
+    def set_view_tangent(self, tangent: Tensor) -> None:
+        """Attach `tangent` to what the node of the write saved of its result."""
+        if self.inner is not None:
+            self.inner.set_tangent(0, tangent)
+
     def release(self) -> None:
         """Free what the node of the write saved.
 

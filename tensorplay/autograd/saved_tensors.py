@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplay._tensor import Tensor, wrap
-from tensorplay.autograd import grad_mode
+from tensorplay.autograd import forward_ad, grad_mode
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,16 +46,19 @@ _open: list[None] = []
 class _Packed:
     """What a pack hook made of a tensor, and where the gradient of that tensor goes."""
 
-    __slots__ = ("dtype", "edge", "is_leaf", "unpack", "value")
+    __slots__ = ("edge", "is_leaf", "level", "tangent", "unpack", "value")
 
-    def __init__(
-        self, value: Any, unpack: Unpack, edge: Edge | None, *, is_leaf: bool, dtype: Any
-    ) -> None:
+    def __init__(self, value: Any, unpack: Unpack, edge: Edge | None, *, is_leaf: bool) -> None:
         self.value = value
         self.unpack = unpack
         self.edge = edge
         self.is_leaf = is_leaf
-        self.dtype = dtype
+        self.tangent: Tensor | None = None
+        self.level: int | None = None
+
+    def set_tangent(self, tangent: Tensor | None) -> None:
+        """Remember the tangent that the tensor has at the open level of forward mode."""
+        self.tangent, self.level = tangent, forward_ad.current_number()
 
 
 class SavedTensor:
@@ -135,9 +138,16 @@ class SavedTensor:
             )
             raise RuntimeError(message)
         edge = edge_of(tensor) if self._output_nr is None else None
-        is_leaf = tensor._grad_fn is None
-        self._packed = _Packed(value, unpack, edge, is_leaf=is_leaf, dtype=tensor._dtype)
+        self._packed = _Packed(value, unpack, edge, is_leaf=tensor._grad_fn is None)
+        self._packed.set_tangent(tensor._tangent)
         self._tensor = None
+
+    def set_tangent(self, tangent: Tensor) -> None:
+        """Attach the tangent of a saved result, which is computed after it was saved."""
+        if self._tensor is not None:
+            forward_ad.attach_tangent(self._tensor, tangent)
+        elif self._packed is not None:
+            self._packed.set_tangent(tangent)
 
     def unpack(self, node: Node | None) -> Tensor:
         """Return the tensor with its history, which for an output is `node`.
@@ -171,6 +181,13 @@ class SavedTensor:
                 f"{type(found).__name__}."
             )
             raise TypeError(message)
+        result = self._restored(found, node, packed)
+        if packed.tangent is not None and packed.level == forward_ad.current_number():
+            forward_ad.attach_tangent(result, packed.tangent)
+        return result
+
+    def _restored(self, found: Tensor, node: Node | None, packed: _Packed) -> Tensor:
+        """Return what the unpack hook returned with the history of what was packed."""
         if self._output_nr is not None:
             if node is None or node.outputs[self._output_nr] is None:
                 return found.detach()
@@ -205,6 +222,8 @@ class SavedTensor:
 def _with_history(tensor: Tensor, node: Node, output_nr: int) -> Tensor:
     result = tensor.detach()
     result._grad_fn, result._output_nr, result._requires_grad = node, output_nr, True
+    if tensor._tangent is not None:
+        forward_ad.attach_tangent(result, tensor._tangent)
     return result
 
 
@@ -348,6 +367,8 @@ def _copy_with_history(tensor: Tensor) -> Tensor:
 
     edge = edge_of(tensor)
     copy = wrap(np.array(tensor._array, order="K"), tensor._dtype)
+    if tensor._tangent is not None:
+        forward_ad.attach_tangent(copy, tensor._tangent)
     if edge is not None:
         copy._requires_grad = True
         if tensor._grad_fn is None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import numpy as np
 import pytest
 
 import tensorplay as tp
 from tensorplay.autograd import forward_ad as fw, grad, gradcheck
+from tensorplay.autograd.graph import saved_tensors_hooks
 
 
 def vector(*values):
@@ -133,3 +137,57 @@ def test_operators_answer_complex_tangents():
     assert gradcheck(
         lambda z: (z * z.conj()).real + (z.exp() * z).imag, (z,), check_forward_ad=True
     )
+
+
+def in_place_tanh(x):
+    y = x * 1
+    y.tanh_()
+    return y
+
+
+def in_place_exp_of_a_part(x):
+    y = x * 1
+    y[:1].exp_()
+    return y
+
+
+class SavedResult(tp.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        ctx.save_for_forward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+    @staticmethod
+    def jvp(ctx, t):
+        return t * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(tp.exp, tp.tanh, tp.sigmoid, tp.sqrt, tp.reciprocal, lambda x: tp.softmax(x, 0)),
+        *(lambda x: tp.log_softmax(x, 0), lambda x: x / (x * x), lambda x: x.prod()),
+        *(in_place_tanh, in_place_exp_of_a_part, SavedResult.apply),
+    ],
+)
+def test_forward_over_reverse_sees_saved_results(function, hooked):
+    weights = vector(1.0, 3.0)
+    direction = vector(0.7, -0.3)
+
+    def gradient(t):
+        hooks = saved_tensors_hooks(lambda s: s.detach().numpy().copy(), tp.from_numpy)
+        with hooks if hooked else contextlib.nullcontext():
+            return grad((function(t) * weights).sum(), t, create_graph=True)[0]
+
+    x = vector(0.5, 1.0).requires_grad_()
+    with fw.dual_level():
+        found = fw.unpack_dual(gradient(fw.make_dual(x, direction))).tangent
+    (expected,) = grad(gradient(x), x, direction)
+    np.testing.assert_allclose(found.detach().numpy(), expected.numpy(), rtol=1e-12)
