@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorplay.autograd import forward_ad, graph
+from tensorplay.autograd import forward_ad, functional, graph
 from tensorplay.autograd.anomaly_mode import (
     detect_anomaly,
     is_anomaly_check_nan_enabled,
@@ -35,6 +35,7 @@ __all__ = [
     "detect_anomaly",
     "enable_grad",
     "forward_ad",
+    "functional",
     "grad",
     "gradcheck",
     "gradcheck_report",
