@@ -82,6 +82,7 @@ from tensorplay.ops.indexing import repeat_interleave
 from tensorplay.ops.linalg import einsum, tensordot
 from tensorplay.ops.movement import broadcast_tensors
 from tensorplay.ops.parts import split
+from tensorplay.ops.sampling import normal
 from tensorplay.ops.selection import nonzero
 from tensorplay.ops.sorting import unique
 from tensorplay.ops.strided import empty_strided
@@ -157,6 +158,7 @@ __all__ = [
     "manual_seed",
     "no_grad",
     "nonzero",
+    "normal",
     "ones",
     "ones_like",
     "ops",

@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.ops.sorting_references import SORTING
 from tests.ops.structural_references import STRUCTURAL
+from tests.ops.window_references import WINDOWS
 
 __all__ = ["REFERENCES", "UNREFERENCED"]
 
@@ -229,7 +230,11 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "copy": lambda x, src: np.broadcast_to(src, x.shape),
     **SORTING,
     **STRUCTURAL,
+    **WINDOWS,
 }  # fmt: skip
 
 # Operators without a reference, each with the reason.
-UNREFERENCED: dict[str, str] = {}
+UNREFERENCED: dict[str, str] = dict.fromkeys(
+    ("_dropout_mask", "_standard_normal", "_uniform", "dropout", "bernoulli", "multinomial"),
+    "random: test_sampling.py looks at distributions and streams",
+)

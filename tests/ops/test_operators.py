@@ -28,7 +28,7 @@ READS_VALUES = {
     *("_nonzero", "_unique", "allclose", "equal", "masked_select", "one_hot"),
     *("repeat_interleave", "where"),
 }
-RANDOM = {"dropout", "bernoulli", "multinomial", "normal"}
+RANDOM = {"_dropout_mask", "_standard_normal", "_uniform", "dropout", "bernoulli", "multinomial"}
 
 
 def built_in(operator: Operator) -> bool:
