@@ -410,8 +410,9 @@ class Tensor(TensorMethods):
         if self._base._base is not None:  # the base became a view, of a tensor that is as it was
             self._base = self._base._base
         if self._seen != counter.history:
-            self._seen = counter.history
+            seen = counter.history
             twin = self._replay(self._base)
+            self._seen = seen  # not before: a replay that refuses must refuse again
             self._grad_fn, self._output_nr = twin._grad_fn, twin._output_nr
             self._requires_grad = twin._requires_grad
             self._tangent = twin._tangent

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplay import _device
-from tensorplay._tensor import Tensor, spec_of, wrap
+from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.function import FunctionContext, FunctionNode
@@ -15,8 +15,9 @@ from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient, flat_gradients
 from tensorplay.ops.arguments import SCALARS
-from tensorplay.ops.node import OTHER, TENSOR_LIST, zeros_like_spec
+from tensorplay.ops.node import OTHER, TENSOR_LIST, node_name, zeros_like_spec
 from tensorplay.ops.primitive import Primitive
+from tensorplay.ops.tangents import without_tangent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +35,7 @@ class CustomPrimitive(Primitive):
         self.fake: Callable[..., Any] | None = None
         # One attribute, so that a call sees formula and set-up of one registration.
         self.gradient: Gradient | None = None
-        super().__init__(str(schema), doc, self._no_arrays, rule=self._no_arrays, method=False)
+        super().__init__(str(schema), doc, self._on_arrays, rule=self._on_specs, method=False)
         self.qualname = schema.qualname
         arguments = self.schema.arguments
         self.positional = sum(not a.kwarg_only for a in arguments)
@@ -44,25 +45,29 @@ class CustomPrimitive(Primitive):
             if kind == OTHER and arguments[i].type.is_list and arguments[i].type.size is None
         ]  # fmt: skip
 
-    def _no_arrays(self, *_: Any) -> Any:
-        message = f"[{self.qualname}] a custom operator runs on tensors, not on arrays."
-        raise NotImplementedError(message)
+    # --- the same questions as to a built-in operator ---------------------------------------
+
+    def _on_arrays(self, *arguments: Any) -> Any:
+        """Run the kernel on NumPy arrays."""
+        return _map(self._run(_map(list(arguments), np.ndarray, wrap), [], meta=False),
+                    Tensor, lambda t: t._array)  # fmt: skip
+
+    def _on_specs(self, *arguments: Any) -> Any:
+        """Run the fake kernel on shapes and types."""
+        values = _map(list(arguments), Spec, lambda s: wrap(MetaArray(s), s.dtype))
+        return _map(self._run(values, [], meta=True), Tensor, spec_of)
 
     # --- one call ---------------------------------------------------------------------------
 
-    def apply(self, args: tuple[Any, ...]) -> Any:
-        """Check the arguments, run the kernel of their device, check and record the results."""
-        values, _, record, dual, meta = self._prepare(args)
+    def _run(self, values: list[Any], arrays: list[Any], *, meta: bool) -> Any:  # noqa: ARG002 - kernels take tensors
+        """Run the kernel of the tensors' device, and check what it gives."""
         for i in self._lists:
             if values[i] is not None:
                 values[i] = list(values[i])
-        record = record and grad_mode.state.enabled
         tensors = list(_flatten(values))
         if not tensors:
             meta = _device.get_default_device().type == "meta"
-        written = list(
-            _flatten(v for v, a in zip(values, self.schema.arguments, strict=True) if a.is_write)
-        )
+        written = self._written(values)
         for tensor in written:
             check_writable(tensor, self.qualname)
         # The kernel sees the memory, not the history: nothing inside it is recorded.
@@ -75,14 +80,18 @@ class CustomPrimitive(Primitive):
             for tensor in written:
                 tensor._bump_version()
         outs = self._results(result, values, inner, meta=meta)
-        fresh = [t for t in _flatten(outs) if not any(t is w for w in written)]
-        if record:
-            self._record_call(values, outs, fresh, written)
-        if dual:
-            self._push_tangents(values, outs, fresh, written)
         if not self.schema.returns:
             return None
         return outs[0] if len(self.schema.returns) == 1 else tuple(outs)
+
+    def _written(self, values: list[Any]) -> list[Tensor]:
+        """Return the tensors that the schema says are written."""
+        pairs = zip(values, self.schema.arguments, strict=True)
+        return list(_flatten(v for v, a in pairs if a.is_write))
+
+    def _fresh(self, outs: Sequence[Any], written: list[Tensor]) -> list[Tensor]:
+        """Return the tensors among the results that are no arguments."""
+        return [t for t in _flatten(outs) if not any(t is w for w in written)]
 
     def _split(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Split the arguments into positional and keyword-only ones."""
@@ -242,7 +251,11 @@ class CustomPrimitive(Primitive):
         ]
 
     def _context(
-        self, gradient: Gradient | None, values: list[Any], outs: list[Any], needs: list[Any]
+        self,
+        gradient: Gradient | None,
+        values: list[Any],
+        outs: tuple[Any, ...],
+        needs: list[Any],
     ) -> tuple[FunctionContext, Callable[..., Any]]:
         """Return a context filled by the set-up, and the formula on flat gradients."""
         arguments = self.schema.arguments
@@ -255,7 +268,7 @@ class CustomPrimitive(Primitive):
         if gradient is None:
             return ctx, self._no_formula
         positional, keywords = self._split(values)
-        output = outs[0] if len(self.schema.returns) == 1 else tuple(outs)
+        output = outs[0] if len(self.schema.returns) == 1 else outs
         with grad_mode.no_grad():
             gradient.set_up(ctx, positional, keywords, output)
         backward = gradient.backward
@@ -294,16 +307,16 @@ class CustomPrimitive(Primitive):
             )
         raise NotImplementedError(message)
 
-    def _record_call(
-        self, values: list[Any], outs: list[Any], fresh: list[Tensor], written: list[Tensor]
-    ) -> None:
+    def _record(self, values: list[Any], outs: tuple[Any, ...]) -> None:
+        written = self._written(values)
+        fresh = self._fresh(outs, written)
         gradient = self.gradient
         if gradient is NOT_DIFFERENTIABLE:
             return
         if any(t._dtype.is_differentiable for t in fresh):
             needs = self._needs(values, lambda t: t.requires_grad)
             ctx, formula = self._context(gradient, values, outs, needs)
-            node = FunctionNode(_node_name(self.name), ctx, formula, self._flat(values))
+            node = FunctionNode(node_name(self.name), ctx, formula, self._flat(values))
             node.outputs = [spec_of(t) if t._dtype.is_differentiable else None for t in fresh]
             ctx._keep(node, fresh)
             for number, tensor in enumerate(fresh):
@@ -315,7 +328,7 @@ class CustomPrimitive(Primitive):
             if tensor._dtype.is_differentiable:
                 # Its own history first, then those of what was read: the node must be reached.
                 inputs = [tensor, *(x for x in self._flat(values) if x is not tensor)]
-                name, ctx = _node_name(self.name), FunctionContext(())
+                name, ctx = node_name(self.name), FunctionContext(())
                 broken = FunctionNode(name, ctx, self._no_formula, inputs)
                 broken.outputs = [spec_of(tensor)]
                 rebase_history(tensor, broken)
@@ -326,10 +339,10 @@ class CustomPrimitive(Primitive):
             flat.extend(value if kind == TENSOR_LIST else [value])
         return flat
 
-    def _push_tangents(
-        self, values: list[Any], outs: list[Any], fresh: list[Tensor], written: list[Tensor]
-    ) -> None:
+    def _push_forward(self, values: list[Any], outs: tuple[Any, ...]) -> None:
         """Differentiate the backward formula, which is linear in its gradients."""
+        written = self._written(values)
+        fresh = self._fresh(outs, written)
         gradient = self.gradient
         if gradient is NOT_DIFFERENTIABLE or not any(
             t._dtype.is_differentiable for t in (*fresh, *written)
@@ -344,7 +357,7 @@ class CustomPrimitive(Primitive):
         recording = grad_mode.state.enabled
         tangents = [t._tangent if isinstance(t, Tensor) else None for t in self._flat(values)]
         needs = self._needs(values, lambda t: t._tangent is not None)
-        plain = [_without_tangent(v) for v in values]
+        plain = [without_tangent(v) for v in values]
         with grad_mode.enable_grad():
             ctx, formula = self._context(gradient, plain, outs, needs)
             # Ones, not zeros, so that a gradient cut off from them shows.
@@ -382,10 +395,6 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _node_name(name: str) -> str:
-    return "".join(word[:1].upper() + word[1:] for word in name.split("_")) + "Backward"
-
-
 def _flatten(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
@@ -400,15 +409,12 @@ def _detached(value: Any) -> Any:
     return [_detached(v) for v in value] if isinstance(value, list) else value
 
 
-def _without_tangent(value: Any) -> Any:
-    """Return a tensor that is the same in everything but its tangent."""
-    if isinstance(value, list):
-        return [_without_tangent(v) for v in value]
-    if isinstance(value, Tensor) and value._tangent is not None:
-        twin = object.__new__(Tensor)
-        twin.__dict__.update(value.__dict__)
-        twin._tangent = None
-        return twin
+def _map(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
+    """Return nested values with each object of `kind` replaced by ``change(object)``."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map(v, kind, change) for v in value)
     return value
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "PrimitiveNode",
     "Vjp",
     "bare_spec",
+    "node_name",
     "zeros_like_spec",
 ]
 
@@ -65,6 +66,12 @@ def bare_spec(tensor: Tensor) -> Spec:
 
 # Spec(...) goes through Python code; a node makes several.
 _make_spec: Any = tuple.__new__
+
+
+def node_name(operator: str) -> str:
+    """Return what the node of an operator is called: ``LogSoftmaxBackward`` for log_softmax."""
+    words = operator.strip("_").split("_")
+    return "".join(word[:1].upper() + word[1:] for word in words) + "Backward"
 
 
 class PrimitiveNode(Node):
@@ -129,9 +136,8 @@ class PrimitiveNode(Node):
             self._saved["out"] = kept if len(outs) > 1 else kept[0]
 
     def name(self) -> str:
-        """Return the name shown to people: ``LogSoftmaxBackward`` for log_softmax."""
-        words = self.primitive.name.strip("_").split("_")
-        return "".join(word[:1].upper() + word[1:] for word in words) + "Backward"
+        """Return the name shown to people."""
+        return node_name(self.primitive.name)
 
     def _unpack(self, value: Any) -> Any:
         if isinstance(value, SavedTensor):

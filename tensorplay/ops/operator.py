@@ -132,26 +132,28 @@ class Operator:
             )
         values = ", ".join(names) + ("," if names else "")
         call = "apply_inplace" if name == f"{self.name}_" else "apply"
-        short = ""
-        if self._short is not None and call == "apply":
-            taken = [n for n in names if n not in self._defaults]
-            given = "".join(f"{n} is _defaults[{n!r}] and " for n in names if n in self._defaults)
-            short = (
-                f"    if {given}(result := _short({', '.join(taken)})) is not None:\n"
-                f"        return result\n"
-            )
-        source = (
-            f"def {name}({parameters}):\n{spread}{short}    return _operator.{call}(({values}))\n"
+        # An argument of a custom operator may have any name, also one of the text's own.
+        operator, short, defaults, result = (
+            _unlike(word, names) for word in ("operator", "short", "defaults", "result")
         )
-        filename = f"<tensorplay operator {name}>"
+        attempt = ""
+        if self._short is not None and call == "apply":
+            taken = ", ".join(n for n in names if n not in self._defaults)
+            given = "".join(f"{n} is {defaults}[{n!r}] and " for n in names if n in self._defaults)
+            attempt = (
+                f"    if {given}({result} := {short}({taken})) is not None:\n"
+                f"        return {result}\n"
+            )
+        source = f"def {name}({parameters}):\n{spread}{attempt}    return {operator}.{call}(({values}))\n"
+        filename = f"<tensorplay operator {self.schema.qualname}{name[len(self.name) :]}>"
         # What the texts of defaults without a literal mean: inf, nan, tensorplay.float32.
         namespace: dict[str, Any] = {
-            "_operator": self,
-            "_short": self._short,
-            "_defaults": self._defaults,
             "inf": math.inf,
             "nan": math.nan,
             "tensorplay": SimpleNamespace(**{d.name: d for d in _dtype.DTYPES}),
+            operator: self,
+            short: self._short,
+            defaults: self._defaults,
         }
         exec(compile(source, filename, "exec"), namespace)  # noqa: S102 - text made from the schema
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
@@ -222,6 +224,13 @@ class Operator:
         special.__name__ = name
         special.__qualname__ = f"Tensor.{name}"
         return special
+
+
+def _unlike(word: str, names: Sequence[str]) -> str:
+    """Return `word`, with underscores before it until it is none of `names`."""
+    while word in names:
+        word = f"_{word}"
+    return word
 
 
 class Composite(Operator):

@@ -126,8 +126,11 @@ class Primitive(Operator):
         if record and grad_mode.state.enabled:
             self._record(values, out if type(out) is tuple else (out,))
         if dual:
-            push_forward(self, values, out if type(out) is tuple else (out,))
+            self._push_forward(values, out if type(out) is tuple else (out,))
         return out
+
+    def _push_forward(self, values: list[Any], outs: tuple[Any, ...]) -> None:
+        push_forward(self, values, outs)
 
     def _prepare(self, args: tuple[Any, ...]) -> tuple[list[Any], list[Any], bool, bool, bool]:
         """Check and convert the arguments: values with tensors, and the same with arrays."""
@@ -305,7 +308,7 @@ class Primitive(Operator):
         record = record and grad_mode.state.enabled and target._dtype.is_differentiable
         node = self._node(values, target) if record and self.vjp is not None else None
         if dual:
-            push_forward(self, values, (out,))
+            self._push_forward(values, (out,))
         if not meta:
             np.copyto(target._array, out._array, casting="unsafe")
         target._bump_version()

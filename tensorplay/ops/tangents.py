@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.primitive import Primitive
 
-__all__ = ["push_forward"]
+__all__ = ["push_forward", "without_tangent"]
 
 
 def push_forward(primitive: Primitive, values: list[Any], outs: tuple[Tensor, ...]) -> None:
@@ -34,8 +34,8 @@ def _tangents(
     primitive: Primitive, values: list[Any], outs: tuple[Tensor, ...]
 ) -> Sequence[Tensor | None]:
     rule = primitive.jvp
-    plain = [_without_tangent(v) for v in values]
-    clean = tuple(_without_tangent(out) for out in outs)
+    plain = [without_tangent(v) for v in values]
+    clean = tuple(without_tangent(out) for out in outs)
     tangent = {name: _tangent(v) for name, v in zip(primitive.names, values, strict=True)}
     if rule == "linear":
         vjp = primitive.vjp or {}
@@ -112,10 +112,10 @@ def _as_tuple(result: Any) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-def _without_tangent(value: Any) -> Any:
+def without_tangent(value: Any) -> Any:
     """Return a tensor that is the same in everything but its tangent."""
     if isinstance(value, list):
-        return [_without_tangent(v) for v in value]
+        return [without_tangent(v) for v in value]
     if isinstance(value, Tensor) and value._tangent is not None:
         twin = object.__new__(Tensor)
         twin.__dict__.update(value.__dict__)

@@ -444,6 +444,25 @@ def test_view_of_an_input_keeps_the_formula():
         y.sum().backward()
 
 
+def test_view_of_an_input_that_was_changed_refuses_every_use():
+    class Head(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x[:2]
+
+        @staticmethod
+        def backward(ctx, g):
+            return tp.cat([g * 100, tp.zeros(2, dtype=tp.float64)])
+
+    leaf = tp.ones(4, dtype=tp.float64, requires_grad=True)
+    x = leaf * 1
+    out = Head.apply(x)
+    x.mul_(2)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="is a view of its input"):
+            out.sum()
+
+
 def test_view_of_a_temporary_is_an_ordinary_output():
     class Part(Function):
         @staticmethod

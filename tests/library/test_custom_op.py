@@ -14,6 +14,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import Tensor
+from tensorplay._tensor import Spec
 from tensorplay.autograd import forward_ad
 from tensorplay.library import custom_op
 from tensorplay.library.infer_schema import Number
@@ -966,3 +967,33 @@ def test_calls_and_registrations_from_several_threads(name: str) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_arguments_may_have_any_name(name: str) -> None:
+    schema = "(Tensor operator, Tensor result, int short=1, int defaults=2) -> Tensor"
+
+    @custom_op(name, mutates_args=(), schema=schema)
+    def op(operator: Tensor, result: Tensor, short: int = 1, defaults: int = 2) -> Tensor:
+        return operator + result * short * defaults
+
+    assert op(x64(1.0), x64(2.0)).tolist() == [5.0]
+    assert op(x64(1.0), result=x64(2.0), short=3).tolist() == [13.0]
+
+
+def test_a_custom_operator_answers_what_a_built_in_one_answers(name: str) -> None:
+    @custom_op(name, mutates_args=())
+    def split(x: Tensor, k: int = 2) -> tuple[Tensor, Tensor]:
+        return x[:k].clone(), x[k:].clone()
+
+    @split.register_fake
+    def _(x: Tensor, k: int = 2) -> tuple[Tensor, Tensor]:
+        return x.new_empty(k), x.new_empty(x.shape[0] - k)
+
+    first, second = split.operator.impl(np.arange(5.0), 3)
+    assert first.tolist() == [0, 1, 2]
+    assert second.tolist() == [3, 4]
+    built_in = tp.exp.operator
+    (one,) = [built_in.rule(Spec((5,), tp.float32))]
+    specs = split.operator.rule(Spec((5,), tp.float32), 3)
+    assert [type(s) for s in specs] == [type(one)] * 2
+    assert [(s.shape, s.dtype) for s in specs] == [((3,), tp.float32), ((2,), tp.float32)]
