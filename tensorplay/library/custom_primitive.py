@@ -59,7 +59,7 @@ class CustomPrimitive(Primitive):
 
     # --- one call ---------------------------------------------------------------------------
 
-    def _run(self, values: list[Any], arrays: list[Any], *, meta: bool) -> Any:  # noqa: ARG002 - kernels take tensors
+    def _run(self, values: list[Any], arrays: list[Any], *, meta: bool) -> Any:
         """Run the kernel of the tensors' device, and check what it gives."""
         for i in self._lists:
             if values[i] is not None:

@@ -144,7 +144,8 @@ class Operator:
                 f"    if {given}({result} := {short}({taken})) is not None:\n"
                 f"        return {result}\n"
             )
-        source = f"def {name}({parameters}):\n{spread}{attempt}    return {operator}.{call}(({values}))\n"
+        last = f"    return {operator}.{call}(({values}))\n"
+        source = f"def {name}({parameters}):\n{spread}{attempt}{last}"
         filename = f"<tensorplay operator {self.schema.qualname}{name[len(self.name) :]}>"
         # What the texts of defaults without a literal mean: inf, nan, tensorplay.float32.
         namespace: dict[str, Any] = {
