@@ -2,13 +2,15 @@
 
 ``python -m tests.benchmarks.build`` prints a table; every row alternates between the two, so that a
 busy machine slows both. ``--rounds 1`` is quick. The figures are medians of wall time from the text
-to the first call; the ratio of medians is what holds on other machines.
+to the first call, and ratios of those and of the processor time of the whole process tree; the
+ratios are what holds on other machines.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -197,23 +199,47 @@ CASES = (
 
 
 @dataclass(frozen=True)
+class Time:
+    """Wall seconds, and the processor seconds of this process and its children."""
+
+    wall: float
+    processor: float
+
+
+@dataclass(frozen=True)
 class Row:
-    """Median seconds of ours and of the engine's."""
+    """Median times of ours and of the engine's."""
 
     label: str
-    ours: float
-    engine: float
+    ours: Time
+    engine: Time
 
     @property
     def ratio(self) -> float:
-        """Return ours over the engine's."""
-        return self.ours / self.engine
+        """Return our wall time over the engine's."""
+        return self.ours.wall / self.engine.wall
+
+    @property
+    def processor_ratio(self) -> float:
+        """Return our processor time over the engine's, which a busy machine disturbs less."""
+        return self.ours.processor / self.engine.processor
 
 
-def _timed(load: Callable[..., object], case: Case, text: str) -> float:
-    start = time.perf_counter()
+def _processor_seconds() -> float:
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, who))
+
+
+def _timed(load: Callable[..., object], case: Case, text: str) -> Time:
+    processor, start = _processor_seconds(), time.perf_counter()
     case.call(load("bench", cpp_sources=text, functions=list(case.functions)))
-    return time.perf_counter() - start
+    return Time(time.perf_counter() - start, _processor_seconds() - processor)
+
+
+def _median(times: list[Time]) -> Time:
+    return Time(
+        statistics.median(t.wall for t in times), statistics.median(t.processor for t in times)
+    )
 
 
 def measure(rounds: int) -> list[Row]:
@@ -229,42 +255,38 @@ def measure(rounds: int) -> list[Row]:
     support.wait_for_background()
     rows = []
     for case in CASES:
-        times: tuple[list[float], list[float]] = ([], [])
+        times: tuple[list[Time], list[Time]] = ([], [])
         for number in range(rounds):
             text = f"{case.text}\n// edit {number} of {time.time_ns()}\n"
             for load, taken in zip(loaders, times, strict=True):
                 taken.append(_timed(load, case, text))
-        rows.append(Row(f"new cell: {case.label}", *map(statistics.median, times)))
+        rows.append(Row(f"new cell: {case.label}", *map(_median, times)))
     times = ([], [])
     for _ in range(max(rounds, 3)):
         for load, taken in zip(loaders, times, strict=True):
             taken.append(_timed(load, CASES[0], text := CASES[0].text))
-    rows.append(Row("same cell again", *(statistics.median(taken[1:]) for taken in times)))
-    fresh = [
-        _in_new_process(text, engine=engine) for engine in (False, True) for _ in range(rounds)
-    ]
-    rows.append(
-        Row(
-            "same cell, new process",
-            statistics.median(fresh[:rounds]),
-            statistics.median(fresh[rounds:]),
-        )
-    )
+    rows.append(Row("same cell again", *(_median(taken[1:]) for taken in times)))
+    times = ([], [])
+    for _ in range(rounds):
+        for engine, taken in zip((False, True), times, strict=True):
+            taken.append(_in_new_process(text, engine=engine))
+    rows.append(Row("same cell, new process", *map(_median, times)))
     return rows
 
 
-def _in_new_process(text: str, *, engine: bool) -> float:
-    """Return seconds of `load_inline` in a fresh process, without the import of the engine."""
+def _in_new_process(text: str, *, engine: bool) -> Time:
+    """Return the time of `load_inline` in a fresh process, without the import of the engine."""
     code = (
         "import sys, time\n"
+        "from tests.benchmarks.build import _processor_seconds\n"
         "from tensorplay.utils import cpp_jit\n"
         "cpp_jit.is_available()\n"
         "import tvm_ffi.cpp\n"
         f"load = {'tvm_ffi.cpp' if engine else 'cpp_jit'}.load_inline\n"
         "text = sys.stdin.read()\n"
-        "start = time.perf_counter()\n"
+        "processor, start = _processor_seconds(), time.perf_counter()\n"
         "load('bench', cpp_sources=text, functions=['scale']).scale\n"
-        "print(time.perf_counter() - start)\n"
+        "print(time.perf_counter() - start, _processor_seconds() - processor)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -274,26 +296,37 @@ def _in_new_process(text: str, *, engine: bool) -> float:
         check=True,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
-    return float(done.stdout)
+    return Time(*map(float, done.stdout.split()))
 
 
 def table(rows: list[Row]) -> str:
     """Return the rows as a Markdown table."""
-    lines = ["| | TensorPlay | engine | ratio |", "|---|---:|---:|---:|"]
+    lines = [
+        "| | TensorPlay | engine | ratio | ratio of processor time |",
+        "|---|---:|---:|---:|---:|",
+    ]
     lines += [
-        f"| {r.label} | {r.ours * 1e3:.1f} ms | {r.engine * 1e3:.1f} ms | {r.ratio:.3f} |"
+        f"| {r.label} | {r.ours.wall * 1e3:.1f} ms | {r.engine.wall * 1e3:.1f} ms "
+        f"| {r.ratio:.3f} | {r.processor_ratio:.3f} |"
         for r in rows
     ]
     return "\n".join(lines)
 
 
 @pytest.mark.benchmark
-def test_a_new_small_cell_takes_less_than_seven_tenths_of_the_engines_time(monkeypatch, tmp_path):
+def test_cells_are_built_in_a_fraction_of_the_engines_time(monkeypatch, tmp_path):
     monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path / "engine"))
     rows = {row.label: row for row in measure(3)}
-    assert rows["new cell: small kernel"].ratio <= 0.7
-    assert rows["new cell: four exports"].ratio <= 0.7
-    assert rows["same cell again"].ours <= 0.010
+    # Twice what is measured on an idle machine: a test runs on busy ones too.
+    limits = {
+        "new cell: small kernel": 0.16,
+        "new cell: softmax, 80 lines": 0.3,
+        "new cell: four exports": 0.3,
+        "new cell: Optional (full headers)": 0.7,
+    }
+    ratios = {label: rows[label].processor_ratio for label in limits}
+    assert all(ratios[label] <= limits[label] for label in limits), ratios
+    assert rows["same cell again"].ours.processor <= 0.010
 
 
 def main() -> None:

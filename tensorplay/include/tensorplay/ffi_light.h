@@ -27,21 +27,19 @@ inline namespace tensorplay_light {
 
 namespace detail {
 
-// Collects a message the way an output stream would, without <sstream>.
+// Collects a message the way an output stream would, without <sstream>. Nothing here throws, so
+// that a check costs its function no landing pads.
 class Message {
  public:
   Message() = default;
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
-  ~Message() noexcept(false) {
-    if (text_.data) tp_rt_text_free(&text_);
-  }
 
-#define TP_MESSAGE_TYPE(Type, Stored, Format)    \
-  TP_RT_COLD Message& operator<<(Type value) {   \
-    Stored stored = static_cast<Stored>(value);  \
-    tp_rt_text_append(&text_, Format, &stored);  \
-    return *this;                                \
+#define TP_MESSAGE_TYPE(Type, Stored, Format)           \
+  TP_RT_COLD Message& operator<<(Type value) noexcept { \
+    Stored stored = static_cast<Stored>(value);         \
+    tp_rt_text_append(&text_, Format, &stored);         \
+    return *this;                                       \
   }
   TP_MESSAGE_TYPE(bool, bool, TP_RT_BOOL)
   TP_MESSAGE_TYPE(char, char, TP_RT_CHAR)
@@ -69,8 +67,9 @@ class Message {
     tp_rt_text_append(&text_, TP_RT_C_STRING, &stored);
     return *this;
   }
-  Message& operator<<(const Message& other) {
-    tp_rt_text_append(&text_, TP_RT_TEXT, &other.text_);
+  // Takes the text of a failed comparison over.
+  Message& operator<<(tp_rt_text* failure) noexcept {
+    tp_rt_text_move(&text_, failure);
     return *this;
   }
 
@@ -83,9 +82,7 @@ class ErrorBuilder : public Message {
   ErrorBuilder(const char* kind, const char* file, int line, const char* function)
       : kind_(kind), file_(file), function_(function), line_(line) {}
   [[noreturn]] TP_RT_COLD ~ErrorBuilder() noexcept(false) {
-    tp_rt_text text = text_;
-    text_.data = nullptr;
-    tp_rt_throw_text(kind_, &text, file_, line_, function_);
+    tp_rt_throw_text(kind_, &text_, file_, line_, function_);
   }
   Message& stream() { return *this; }
 
@@ -96,25 +93,22 @@ class ErrorBuilder : public Message {
   int line_;
 };
 
-// The two sides of a comparison that failed; false when it held.
-class ComparisonFailure : public Message {
+// The two sides of a comparison that failed, as text; null when it held.
+class Comparison : public Message {
  public:
-  ComparisonFailure() = default;
   template <typename X_, typename Y_>
-  TP_RT_COLD ComparisonFailure(const X_& x, const Y_& y) : failed_(true) {
-    *this << " (" << x << " vs. " << y << ") ";
+  TP_RT_COLD static tp_rt_text* failed(const X_& x, const Y_& y) {
+    Comparison message;
+    message << " (" << x << " vs. " << y << ") ";
+    return tp_rt_text_keep(&message.text_);
   }
-  explicit operator bool() const { return failed_; }
-
- private:
-  bool failed_ = false;
 };
 
-#define TP_COMPARISON(name, op)                                 \
-  template <typename X_, typename Y_>                             \
-  inline ComparisonFailure name(const X_& x, const Y_& y) {       \
-    if (__builtin_expect(x op y, 1)) return ComparisonFailure(); \
-    return ComparisonFailure(x, y);                             \
+#define TP_COMPARISON(name, op)                              \
+  template <typename X_, typename Y_>                        \
+  inline tp_rt_text* name(const X_& x, const Y_& y) {        \
+    if (__builtin_expect(x op y, 1)) return nullptr;         \
+    return Comparison::failed(x, y);                         \
   }
 TP_COMPARISON(check_LT, <)
 TP_COMPARISON(check_GT, >)
@@ -133,7 +127,7 @@ TP_COMPARISON(check_NE, !=)
   if (__builtin_expect(!(cond), 0))      \
   TVM_FFI_THROW(ErrorKind) << "Check failed: (" #cond << ") is false: "
 #define TP_CHECK_COMPARISON(name, op, x, y, ErrorKind)             \
-  if (auto&& tp_failure_ = ::tvm::ffi::detail::check_##name(x, y)) \
+  if (tp_rt_text* tp_failure_ = ::tvm::ffi::detail::check_##name(x, y)) \
   TVM_FFI_THROW(ErrorKind) << "Check failed: " #x " " #op " " #y << tp_failure_ << ": "
 #define TVM_FFI_CHECK_LT(x, y, ErrorKind) TP_CHECK_COMPARISON(LT, <, x, y, ErrorKind)
 #define TVM_FFI_CHECK_GT(x, y, ErrorKind) TP_CHECK_COMPARISON(GT, >, x, y, ErrorKind)
@@ -359,11 +353,11 @@ class Tensor : public detail::TensorAccess<Tensor> {
 class TensorView : public detail::TensorAccess<TensorView> {
  public:
   TensorView(const DLTensor* tensor) {
-    TVM_FFI_ICHECK(tensor != nullptr);
+    if (__builtin_expect(!tensor, 0)) tp_rt_no_tensor("(tensor != nullptr)");
     tensor_ = *tensor;
   }
   TensorView(const Tensor& tensor) {
-    TVM_FFI_ICHECK(tensor.defined());
+    if (__builtin_expect(!tensor.defined(), 0)) tp_rt_no_tensor("(tensor.defined())");
     tensor_ = *tensor.GetDLTensorPtr();
   }
   TensorView(Tensor&&) = delete;  // the view would outlive the tensor

@@ -27,8 +27,7 @@ enum tp_rt_format : int32_t {
   TP_RT_DOUBLE,
   TP_RT_C_STRING,
   TP_RT_POINTER,
-  TP_RT_DTYPE,
-  TP_RT_TEXT
+  TP_RT_DTYPE
 };
 
 // What a C++ parameter takes from the engine.
@@ -63,13 +62,17 @@ TP_RT_COLD int tp_rt_raise(const char* kind, const char* message);
 // Throws with `text` as message (taken over and freed) and one line of back trace.
 [[noreturn]] TP_RT_COLD void tp_rt_throw_text(const char* kind, tp_rt_text* text, const char* file,
                                               int line, const char* function);
-// Formats one value as `std::ostream` would.
-TP_RT_COLD void tp_rt_text_append(tp_rt_text* text, int32_t format, const void* value);
-TP_RT_COLD void tp_rt_text_free(tp_rt_text* text);
+// Formats one value as `std::ostream` would; without memory the text stays as it is.
+TP_RT_COLD void tp_rt_text_append(tp_rt_text* text, int32_t format, const void* value) noexcept;
+// Moves a text to the heap, for `tp_rt_text_move`, which appends it to another and frees it.
+TP_RT_COLD tp_rt_text* tp_rt_text_keep(tp_rt_text* text) noexcept;
+TP_RT_COLD void tp_rt_text_move(tp_rt_text* text, tp_rt_text* kept) noexcept;
+TP_RT_COLD void tp_rt_text_free(tp_rt_text* text) noexcept;
 
 [[noreturn]] TP_RT_COLD void tp_rt_bad_dimension(int64_t index, int64_t ndim);
 [[noreturn]] TP_RT_COLD void tp_rt_bad_shape_index(int64_t index, int64_t size);
 [[noreturn]] TP_RT_COLD void tp_rt_no_strides();
+[[noreturn]] TP_RT_COLD void tp_rt_no_tensor(const char* condition);
 
 // Checks the arguments of a call against its signature: `count` parameters, then the result.
 // Returns 0, or -1 with the engine's error set.

@@ -24,8 +24,8 @@ from tensorplay.utils.cpp_jit.source import (
     implied_headers,
     names,
     needs_full_headers,
+    needs_whole_standard,
     scan,
-    uses_special_functions,
 )
 from tensorplay.utils.cpp_jit.store import Cache, parse_dependencies
 
@@ -206,7 +206,7 @@ class _Attempt:
                 self.rung,
                 (*implied, *includes),
                 self.compile_flags(),
-                special=uses_special_functions(self.scans),
+                whole=needs_whole_standard(self.scans),
             )
             headers = support.precompiled(self.cache, self.compiler, self.traits.kind, wanted)
         done = toolchain.run(self.compiler, self.arguments(headers), self.work)

@@ -110,6 +110,12 @@ _SPECIAL = (
     "assoc_laguerre|assoc_legendre|beta|comp_ellint_[123]|cyl_bessel_[ijk]|cyl_neumann|ellint_[123]"
     "|expint|hermite|laguerre|legendre|riemann_zeta|sph_bessel|sph_legendre|sph_neumann"
 )
+_LEFT_OUT = rf"(?:{_SPECIAL})[fl]?|sto(?:i|l|ll|ul|ull|f|d|ld)|to_wstring|wstring"
+_C_HEADER_NAMES = (
+    "assert complex ctype errno fenv float inttypes limits math omp setjmp signal stdarg stdbool "
+    "stddef stdint stdio stdlib string time unistd immintrin emmintrin xmmintrin arm_neon"
+)
+_C_HEADERS = frozenset(f"{name}.h" for name in _C_HEADER_NAMES.split())
 _STD_NAME = re.compile(r"\bstd\s*::\s*(\w+)")
 
 
@@ -280,13 +286,24 @@ def implied_headers(parts: Iterable[Scan]) -> tuple[str, ...]:
     return tuple(h for h in wanted if h not in present and same.get(h) not in present)
 
 
-def uses_special_functions(parts: Iterable[Scan]) -> bool:
-    """Return whether the special functions of C++17 are used, which most headers are spared."""
+def needs_whole_standard(parts: Iterable[Scan]) -> bool:
+    """Return whether names may be used that `tensorplay/lean_standard.h` leaves out.
+
+    Headers of the caller are not looked at, so any of them may.
+    """
     for part in parts:
-        prefix = r"\b" if re.search(r"\busing\s+namespace\s+std\b", part.code) else _STD_PREFIX
-        if re.search(rf"{prefix}(?:{_SPECIAL})[fl]?\b", part.code):
+        if part.local_includes or any(map(_foreign, part.includes)):
+            return True
+        prefix = r"\b" if re.search(r"\busing\s+(?:namespace\s+)?std\b", part.code) else _STD_PREFIX
+        if re.search(rf"{prefix}(?:{_LEFT_OUT})\b", part.code):
             return True
     return False
+
+
+def _foreign(header: str) -> bool:
+    """Return whether a header may be one of the caller's."""
+    ours = header.startswith(("tensorplay/", "tvm/", "dlpack/"))
+    return not ours and ("/" in header or "." in header) and header not in _C_HEADERS
 
 
 def header_may_be_missing(message: str) -> bool:

@@ -93,7 +93,7 @@ def own_state() -> str:
 
 
 def headers_for(
-    rung: str, includes: Sequence[str], flags: tuple[str, ...], *, special: bool
+    rung: str, includes: Sequence[str], flags: tuple[str, ...], *, whole: bool
 ) -> Headers:
     """Return the smallest set of headers that covers what a cell includes.
 
@@ -105,19 +105,19 @@ def headers_for(
         Names in the cell's ``#include <…>``.
     flags
         All flags of the compilation; a precompiled header serves no others.
-    special
-        Whether the cell uses special functions of C++17.
+    whole
+        Whether the cell may use names that `tensorplay/lean_standard.h` leaves out.
     """
     standard = {_C_NAMES.get(name, name) for name in includes}
     ours = tuple(sorted(name for name in standard if name.startswith("tensorplay/")))
-    plain = () if special else ("tensorplay/no_special_functions.h",)
+    lean = () if whole else ("tensorplay/lean_standard.h",)
     if rung == "full":
-        return Headers((*plain, "tensorplay/ffi_full.h", *_NUMERIC, *_TEXT, *ours), flags)
+        return Headers((*lean, "tensorplay/ffi_full.h", *_NUMERIC, *_TEXT, *ours), flags)
     chosen: tuple[str, ...] = ()
     if standard & set(_TEXT):
-        chosen = (*plain, *_NUMERIC, *_TEXT)
+        chosen = (*lean, *_NUMERIC, *_TEXT)
     elif standard & set(_NUMERIC) or ours:
-        chosen = (*plain, *_NUMERIC)
+        chosen = (*lean, *_NUMERIC)
     return Headers(("tensorplay/ffi_light.h", *chosen, *ours), flags)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tensorplay.utils import cpp_jit
-from tensorplay.utils.cpp_jit import compile as compile_
+from tensorplay.utils.cpp_jit import compile as compile_, support
 
 KERNELS = r"""
 #include <string>
@@ -182,6 +182,37 @@ def test_standard_headers_that_the_engine_would_have_brought_in_are_added(text, 
     assert made.rung == "light"
     assert len(made.commands) == 1
     assert made.load().f(*call) == result
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "result"),
+    [
+        ("#include <cmath>\ndouble f(double x) { return std::legendre(1, x); }", (0.5,), 0.5),
+        (
+            "#include <cmath>\nusing std::hermite;\ndouble f(double x) { return hermite(1, x); }",
+            (0.5,),
+            1.0,
+        ),
+        ('#include <string>\ndouble f() { return std::stod("2.5"); }', (), 2.5),
+        ("#include <string>\nint64_t f() { return std::to_wstring(12).size(); }", (), 2),
+        ('#include <cstdlib>\nint64_t f() { return std::strtoll("7", 0, 10); }', (), 7),
+        ('#include "theirs.h"\n#include <cmath>\ndouble f() { return theirs(); }', (), 1.0),
+        ("#include <theirs.h>\n#include <cmath>\ndouble f() { return theirs(); }", (), 1.0),
+        ("#include <tvm/ffi/any.h>\ndouble f() { return std::stod(std::string(1, 52)); }", (), 4.0),
+    ],
+)
+def test_names_that_the_precompiled_headers_leave_out_are_there_when_they_are_used(
+    text, call, result, tmp_path
+):
+    theirs = "#include <cmath>\ninline double theirs() { return std::legendre(0, 0.5); }\n"
+    (tmp_path / "theirs.h").write_text(theirs)
+    for edit in ("", "\n"):  # without and with precompiled headers
+        made = cpp_jit.build_source(
+            "rare", cpp_jit.Source(text + edit), exports=["f"], extra_include_paths=[tmp_path]
+        )
+        assert made.load().f(*call) == result
+        assert len(made.commands) == 1
+        support.wait_for_background(60)
 
 
 def test_a_mistake_of_the_person_is_not_retried_with_other_headers():

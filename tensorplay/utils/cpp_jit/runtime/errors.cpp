@@ -110,6 +110,40 @@ int wrong_type(const char* function, const tp_rt_type* signature, int32_t count,
                                 tvm::ffi::TypeIndexToTypeKey(got.type_index) + "`");
 }
 
+std::string formatted(int32_t format, const void* value) {
+  if (format == TP_RT_C_STRING) {
+    const char* string = *static_cast<const char* const*>(value);
+    return string ? string : "(null)";
+  }
+  std::ostringstream stream;
+  switch (format) {
+    case TP_RT_BOOL: stream << *static_cast<const bool*>(value); break;
+    case TP_RT_CHAR: stream << *static_cast<const char*>(value); break;
+    case TP_RT_INT64: stream << *static_cast<const int64_t*>(value); break;
+    case TP_RT_UINT64: stream << *static_cast<const uint64_t*>(value); break;
+    case TP_RT_FLOAT: stream << *static_cast<const float*>(value); break;
+    case TP_RT_DOUBLE: stream << *static_cast<const double*>(value); break;
+    case TP_RT_POINTER: stream << *static_cast<const void* const*>(value); break;
+    case TP_RT_DTYPE: stream << *static_cast<const DLDataType*>(value); break;
+    default: break;
+  }
+  return stream.str();
+}
+
+// Appends unless there is no memory for it.
+void append(tp_rt_text* text, const char* piece, size_t size) {
+  size_t needed = text->size + size + 1;
+  if (needed > text->capacity) {
+    void* grown = std::realloc(text->data, needed * 2);
+    if (!grown) return;
+    text->data = static_cast<char*>(grown);
+    text->capacity = needed * 2;
+  }
+  std::memcpy(text->data + text->size, piece, size);
+  text->size += size;
+  text->data[text->size] = '\0';
+}
+
 int out_of_range(const char* function, const tp_rt_type& type, int32_t index, int64_t value) {
   std::string name = (type.is_signed ? "int" : "uint") + std::to_string(type.bits);
   return raise("ValueError", "[" + std::string(function) + "] argument #" + std::to_string(index) +
@@ -182,43 +216,32 @@ void tp_rt_throw_text(const char* kind, tp_rt_text* text, const char* file, int 
   throw make_error(kind, message, TVMFFIBacktrace(file, line, function, 0));
 }
 
-void tp_rt_text_append(tp_rt_text* text, int32_t format, const void* value) {
-  std::string piece;
-  if (format == TP_RT_TEXT) {
-    const auto* other = static_cast<const tp_rt_text*>(value);
-    piece.assign(other->data ? other->data : "", other->size);
-  } else if (format == TP_RT_C_STRING) {
-    const char* string = *static_cast<const char* const*>(value);
-    piece = string ? string : "(null)";
-  } else {
-    std::ostringstream stream;
-    switch (format) {
-      case TP_RT_BOOL: stream << *static_cast<const bool*>(value); break;
-      case TP_RT_CHAR: stream << *static_cast<const char*>(value); break;
-      case TP_RT_INT64: stream << *static_cast<const int64_t*>(value); break;
-      case TP_RT_UINT64: stream << *static_cast<const uint64_t*>(value); break;
-      case TP_RT_FLOAT: stream << *static_cast<const float*>(value); break;
-      case TP_RT_DOUBLE: stream << *static_cast<const double*>(value); break;
-      case TP_RT_POINTER: stream << *static_cast<const void* const*>(value); break;
-      case TP_RT_DTYPE: stream << *static_cast<const DLDataType*>(value); break;
-      default: break;
-    }
-    piece = stream.str();
+void tp_rt_text_append(tp_rt_text* text, int32_t format, const void* value) noexcept {
+  try {
+    std::string piece = formatted(format, value);
+    append(text, piece.data(), piece.size());
+  } catch (const std::bad_alloc&) {
+    // A message is being made of another error, which is worth more than its whole text.
   }
-  size_t needed = text->size + piece.size() + 1;
-  if (needed > text->capacity) {
-    size_t capacity = needed * 2;
-    void* grown = std::realloc(text->data, capacity);
-    if (!grown) throw std::bad_alloc();
-    text->data = static_cast<char*>(grown);
-    text->capacity = capacity;
-  }
-  std::memcpy(text->data + text->size, piece.data(), piece.size());
-  text->size += piece.size();
-  text->data[text->size] = '\0';
 }
 
-void tp_rt_text_free(tp_rt_text* text) {
+tp_rt_text* tp_rt_text_keep(tp_rt_text* text) noexcept {
+  // Never null, since null says that the comparison held; this one is not freed.
+  static tp_rt_text without_memory{nullptr, 0, 0};
+  auto* kept = new (std::nothrow) tp_rt_text(*text);
+  if (kept) return kept;
+  tp_rt_text_free(text);
+  return &without_memory;
+}
+
+void tp_rt_text_move(tp_rt_text* text, tp_rt_text* kept) noexcept {
+  if (!kept->data) return;
+  append(text, kept->data, kept->size);
+  tp_rt_text_free(kept);
+  delete kept;
+}
+
+void tp_rt_text_free(tp_rt_text* text) noexcept {
   std::free(text->data);
   *text = tp_rt_text{nullptr, 0, 0};
 }
@@ -240,6 +263,11 @@ void tp_rt_no_strides() {
   throw_here("InternalError",
              "Check failed: (tensor_.strides != nullptr || tensor_.ndim == 0) is false: ", __LINE__,
              "TensorView::strides");
+}
+
+void tp_rt_no_tensor(const char* condition) {
+  throw_here("InternalError", "Check failed: " + std::string(condition) + " is false: ", __LINE__,
+             "TensorView::TensorView");
 }
 
 int tp_rt_check_call(const char* function, const tp_rt_type* signature, int32_t count,
