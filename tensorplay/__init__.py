@@ -11,6 +11,7 @@ from typing import Any
 from tensorplay import (
     autograd,
     library as library,
+    linalg,
     ops,
     random,
     testing,
@@ -153,6 +154,7 @@ __all__ = [
     "is_grad_enabled",
     "is_inference_mode_enabled",
     "library",
+    "linalg",
     "linspace",
     "long",
     "manual_seed",

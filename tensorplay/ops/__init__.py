@@ -12,6 +12,7 @@ from tensorplay.ops import (
     complex_numbers,
     conversion,
     convolution,
+    decompositions,
     elementwise,
     indexing,
     joining,
@@ -27,6 +28,7 @@ from tensorplay.ops import (
     selection,
     sorting,
     strided,
+    systems,
     transcendental,
 )  # isort: skip  # isort: skip
 from tensorplay.ops.primitive import OPERATORS, Composite, Operator, Primitive, Sample, Vjp
@@ -47,6 +49,7 @@ __all__ = [
     "complex_numbers",
     "conversion",
     "convolution",
+    "decompositions",
     "elementwise",
     "indexing",
     "joining",
@@ -62,6 +65,7 @@ __all__ = [
     "selection",
     "sorting",
     "strided",
+    "systems",
     "transcendental",
 ]
 

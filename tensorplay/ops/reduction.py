@@ -558,8 +558,17 @@ logsumexp = reduction(
 )
 
 
+def _check_extreme(x: Any, p: Any, axes: tuple[int, ...]) -> None:
+    if p in (math.inf, -math.inf) and _count(x, axes) == 0 and 0 in x.shape:
+        raise RuntimeError(
+            f"[norm] the extreme of no elements is not defined: order {p} for a shape of "
+            f"{list(x.shape)}."
+        )
+
+
 def _norm(x: Any, p: Any, dim: Any, keepdim: bool) -> Any:
     axes = axes_of("norm", dim, x.ndim)
+    _check_extreme(x, p, axes)
     options: Any = {"axis": axes, "keepdims": keepdim}
     _real_of_floating("norm", _dtype.from_numpy_dtype(x.dtype))
     size = np.abs(x.astype(np.float32) if x.dtype.itemsize == 2 else x)
@@ -576,6 +585,7 @@ def _norm(x: Any, p: Any, dim: Any, keepdim: bool) -> Any:
 
 def _norm_rule(x: Spec, p: Any, dim: Any, keepdim: bool) -> Spec:
     axes = axes_of("norm", dim, x.ndim)
+    _check_extreme(x, p, axes)
     return Spec(_reduced(x.shape, axes, keepdim=keepdim), _real_of_floating("norm", x.dtype))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.ops.matrix_references import DECOMPOSED, MATRICES
 from tests.ops.sorting_references import SORTING
 from tests.ops.structural_references import STRUCTURAL
 from tests.ops.window_references import WINDOWS
@@ -228,6 +229,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "_contiguous": lambda x: x,
     "_cast": lambda x, d: x.astype(d.numpy),
     "copy": lambda x, src: np.broadcast_to(src, x.shape),
+    **MATRICES,
     **SORTING,
     **STRUCTURAL,
     **WINDOWS,
@@ -235,6 +237,8 @@ REFERENCES: dict[str, Callable[..., Any]] = {
 
 # Operators without a reference, each with the reason.
 UNREFERENCED: dict[str, str] = dict.fromkeys(
+    DECOMPOSED, "not unique: test_decompositions.py checks what the factors satisfy"
+) | dict.fromkeys(
     ("_dropout_mask", "_standard_normal", "_uniform", "dropout", "bernoulli", "multinomial"),
     "random: test_sampling.py looks at distributions and streams",
 )
