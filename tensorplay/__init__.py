@@ -10,6 +10,7 @@ from typing import Any
 
 from tensorplay import (
     autograd,
+    fft,
     library as library,
     linalg,
     ops,
@@ -130,6 +131,7 @@ __all__ = [
     "empty_strided",
     "enable_grad",
     "eye",
+    "fft",
     "finfo",
     "float",
     "float16",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.ops.fourier_references import TRANSFORMS
 from tests.ops.matrix_references import DECOMPOSED, MATRICES
 from tests.ops.sorting_references import SORTING
 from tests.ops.structural_references import STRUCTURAL
@@ -232,6 +233,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     **MATRICES,
     **SORTING,
     **STRUCTURAL,
+    **TRANSFORMS,
     **WINDOWS,
 }  # fmt: skip
 
