@@ -2,13 +2,16 @@
 
 A kernel asks with ``Tensor::FromEnvAlloc``; the engine calls the allocator that its host installed.
 This one fills a ``DLManagedTensorVersioned`` (dlpack.h, version 1) over a NumPy buffer and keeps
-both alive until the consumer calls the deleter, from whatever thread.
+both alive until the consumer calls the deleter, from whatever thread, also after the interpreter is
+gone.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +130,7 @@ def _new_tensor(prototype: _Tensor) -> int:
     managed = _ManagedTensor(
         version=_Version(1, 0),
         manager_ctx=number,
-        deleter=ctypes.cast(_deleter, ctypes.c_void_p),
+        deleter=_release.address,
         flags=0,
         dl_tensor=_Tensor(
             data=start + (-start) % _ALIGNMENT,
@@ -146,6 +149,33 @@ def _new_tensor(prototype: _Tensor) -> int:
 # Callbacks live as long as the process: C holds their addresses.
 _deleter = _Deleter(_delete)
 _allocator = _Allocator(_allocate)
+
+
+class _Release:
+    """What C calls when it lets go of a tensor: Python, while there is an interpreter to run it."""
+
+    def __init__(self) -> None:
+        self.address = ctypes.cast(_deleter, ctypes.c_void_p)
+
+    def leave_to_the_system(self) -> None:
+        """Let every tensor that is still held be released by a C function that does nothing.
+
+        A kernel library may hold tensors in static variables, which are destroyed after the
+        interpreter; a callback into Python would then end the process with a fault. The memory goes
+        back to the system with the process.
+        """
+        if sys.platform == "win32":
+            nothing = ctypes.windll.kernel32.GetCurrentProcessId
+        else:
+            nothing = ctypes.CDLL(None).getpid
+        self.address = ctypes.cast(nothing, ctypes.c_void_p)
+        for *_, managed in list(_live.values()):
+            managed.deleter = self.address
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_live))
+
+
+_release = _Release()
+atexit.register(_release.leave_to_the_system)
 
 
 def install(library: Path) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorplay.utils.cpp_jit import support, toolchain
-from tensorplay.utils.cpp_jit.cache import keep_within_limit, writable
+from tensorplay.utils.cpp_jit.cache import explain_full_disk, keep_within_limit, writable
 from tensorplay.utils.cpp_jit.compile import Product, Source, Unit, compile_unit
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
 from tensorplay.utils.cpp_jit.errors import MissingToolError
@@ -290,7 +290,7 @@ def find_or_build(
     if compiler is None:
         compiler = toolchain.find_compiler()  # raises with what was looked for
     cache = writable(cache)
-    with cache.lock("library", request, repr(name)):
+    with explain_full_disk(cache), cache.lock("library", request, repr(name)):
         if found := _find(cache, request, identity):
             return dataclasses.replace(found, _again=again(found.folder.name))
         start_ns = time.time_ns()
@@ -309,22 +309,22 @@ def find_or_build(
     return dataclasses.replace(build, _again=again(entry))
 
 
-#: Entries whose checksum this process has compared, with the size and time of their library.
-_verified: dict[tuple[str, str], tuple[int, int, Build]] = {}
+#: Entries whose checksum this process has compared, with the size and times of their library.
+_verified: dict[tuple[str, str], tuple[int, int, int, Build]] = {}
 _MAX_VERIFIED = 512
 
 
 def _find(cache: Cache, request: str, compiler: str | None) -> Build | None:
     record = cache.find(request, compiler)
     while record is not None:
-        library_state: tuple[int, int] | None = None
+        library_state: tuple[int, int, int] | None = None
         known = _verified.get((str(cache.root), record.entry))
         if known:
             with contextlib.suppress(OSError):
-                state = known[2].library.stat()
-                library_state = (state.st_size, state.st_mtime_ns)
-            if library_state == known[:2]:
-                return known[2]
+                state = known[3].library.stat()
+                library_state = (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+            if library_state == known[:3]:
+                return known[3]
         data = cache.entry(record.entry)
         if data is not None:
             cache.touch(cache.folder(record.entry))
@@ -357,7 +357,7 @@ def _build_of(cache: Cache, entry: str, data: dict[str, Any], *, cached: bool) -
         state = build.library.stat()
         remembered = build if cached else dataclasses.replace(build, cached=True)
         key = (str(cache.root), entry)
-        _verified[key] = (state.st_size, state.st_mtime_ns, remembered)
+        _verified[key] = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, remembered)
         while len(_verified) > _MAX_VERIFIED:
             _verified.pop(next(iter(_verified)), None)
     return build
@@ -412,14 +412,25 @@ def _publish(
     }
     write_atomically(work / "entry.json", json.dumps(data, indent=1))
     entry = cache.publish(work, name, key)
-    if all(file.mtime_ns < start_ns for file in files):
+    if all(_untouched(file, start_ns) for file in files):
         # A file changed while it was being read gives a library for now, but no record.
         absent = _shadowing(paths, product.commands[-1] if product.commands else ())
         record = Record(
             compiler.identity, entry, files, product.precompiled, absent, time.time_ns()
         )
-        cache.add(request, record)
+        with contextlib.suppress(OSError):  # no room left: it is right, and not found again
+            cache.add(request, record)
     return entry
+
+
+def _untouched(file: FileState, start_ns: int) -> bool:
+    """Return whether nobody wrote to a file since `start_ns`.
+
+    The inode's time says it, whatever the time of the content was set to. Where the clock was set
+    back it may say no for a while: the library is then built again each time, which is slow, not
+    wrong.
+    """
+    return (file.mtime_ns if sys.platform == "win32" else file.ctime_ns) < start_ns
 
 
 def _shadowing(paths: Sequence[str], command: Sequence[str]) -> tuple[str, ...]:

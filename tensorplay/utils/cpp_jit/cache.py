@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import shutil
 import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorplay.utils.cpp_jit.errors import BuildCacheWarning
+from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, BuildError
 from tensorplay.utils.cpp_jit.store import Cache, cache_at, default_cache
 
 _EVERY_SECONDS = 300.0
@@ -179,6 +181,40 @@ def keep_within_limit(cache: Cache) -> None:
         target=cache.evict, args=(_limit,), name="tensorplay-evict", daemon=True
     )
     thread.start()
+
+
+_ROOM = 2**20  # bytes; a disk with less is full for a linker, whatever its own message was
+
+
+@contextlib.contextmanager
+def explain_full_disk(cache: Cache) -> Iterator[None]:
+    """Turn what a full disk does to Python, compilers and linkers into one sentence.
+
+    Raises
+    ------
+    BuildError
+        The disk is full. Nothing was published.
+    """
+    try:
+        yield
+    except (OSError, BuildError) as error:
+        usage = shutil.disk_usage(cache.root)
+        cramped = usage.free < min(_ROOM, usage.total // 8)
+        if isinstance(error, BuildError):
+            said = "No space left on device" in error.log
+            # A linker that maps its output is killed without a word; a mistake has its line.
+            full = said or (cramped and not any(d.line for d in error.diagnostics))
+        else:
+            full = error.errno in {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+        if not full:
+            raise
+        place = cache.root if cramped else tempfile.gettempdir()
+        raise BuildError(
+            f"the disk is full: {place}. Free some room, write cpp_jit.cache.clear(), or set "
+            "TENSORPLAY_CACHE_DIR (for the cache) or TMPDIR (for the compiler) to another disk.",
+            log=getattr(error, "log", str(error)),
+            commands=getattr(error, "commands", ()),
+        ) from error
 
 
 _substitutes: dict[Path, Cache] = {}

@@ -28,9 +28,10 @@ from typing import Any
 
 from tensorplay.utils.cpp_jit.errors import BuildCacheWarning
 
-FORMAT = 1
+FORMAT = 2
 #: A file changed this shortly before it was recorded may have changed again within the resolution
-#: of its time stamp, so its content is compared and not its time.
+#: of its time stamps, so its content is compared and not its times. Both times count: the one of
+#: the content can be set at will and goes back with the clock, the one of the inode cannot be set.
 _SETTLED_NS = 2_000_000_000
 _MAX_RECORDS = 8
 _MAX_KNOWN = 512
@@ -45,13 +46,16 @@ class FileState:
     path: str
     size: int
     mtime_ns: int
+    ctime_ns: int
     sha256: str
 
     @classmethod
     def of(cls, path: str) -> FileState:
         """Return the present state of a file."""
         state = stat(path)
-        return cls(path, state.st_size, state.st_mtime_ns, _file_hash(path, state))
+        return cls(
+            path, state.st_size, state.st_mtime_ns, state.st_ctime_ns, _file_hash(path, state)
+        )
 
     def holds(self, recorded_ns: int) -> bool:
         """Return whether the file still has this content."""
@@ -61,12 +65,17 @@ class FileState:
             return False
         if state.st_size != self.size:
             return False
-        if state.st_mtime_ns == self.mtime_ns and recorded_ns - self.mtime_ns > _SETTLED_NS:
+        times = state.st_mtime_ns, state.st_ctime_ns
+        if times == (self.mtime_ns, self.ctime_ns) and recorded_ns - max(times) > _SETTLED_NS:
             return True
         try:
-            return hashlib.sha256(Path(self.path).read_bytes()).hexdigest() == self.sha256
+            return _file_hash(self.path, state) == self.sha256
         except OSError:
             return False
+
+    def to_json(self) -> list[Any]:
+        """Return the fields in order."""
+        return [self.path, self.size, self.mtime_ns, self.ctime_ns, self.sha256]
 
 
 def stat(path: str) -> os.stat_result:
@@ -74,14 +83,21 @@ def stat(path: str) -> os.stat_result:
     return os.stat(path)  # noqa: PTH116
 
 
-_hashes: dict[tuple[str, int, int], str] = {}
+_hashes: dict[tuple[str, int, int, int], str] = {}
+_MAX_HASHES = 8192
 
 
 def _file_hash(path: str, state: os.stat_result) -> str:
-    key = (path, state.st_size, state.st_mtime_ns)
-    if time.time_ns() - state.st_mtime_ns <= _SETTLED_NS or key not in _hashes:
-        _hashes[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return _hashes[key]
+    times = state.st_mtime_ns, state.st_ctime_ns
+    key = (path, state.st_size, *times)
+    known = _hashes.get(key)
+    if known is not None and time.time_ns() - max(times) > _SETTLED_NS:
+        return known
+    found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    _hashes[key] = found
+    while len(_hashes) > _MAX_HASHES:
+        _hashes.pop(next(iter(_hashes)), None)
+    return found
 
 
 @dataclass(frozen=True)
@@ -100,7 +116,7 @@ class Record:
         return {
             "compiler": self.compiler,
             "entry": self.entry,
-            "files": [[f.path, f.size, f.mtime_ns, f.sha256] for f in self.files],
+            "files": [file.to_json() for file in self.files],
             "precompiled": self.precompiled,
             "absent": list(self.absent),
             "recorded_ns": self.recorded_ns,
@@ -201,7 +217,7 @@ class Cache:
         data = {
             "format": FORMAT,
             "recorded_ns": time.time_ns(),
-            "files": [[f.path, f.size, f.mtime_ns, f.sha256] for f in files],
+            "files": [file.to_json() for file in files],
         }
         name = digest(*(f"{f.path}\0{f.sha256}" for f in files))
         write_atomically(self.root / "filesets" / f"{name}.json", json.dumps(data))
@@ -325,12 +341,17 @@ class Cache:
             lock.release()
 
     def tidy(self) -> None:
-        """Remove private folders and copies that dead processes left behind."""
+        """Remove private folders and copies that dead processes left behind.
+
+        Only old ones, since a cache may be shared with machines whose processes are not seen here;
+        and none of a living process, since a clock that was set makes anything look old.
+        """
         limit = time.time() - _STALE_SECONDS
         with contextlib.suppress(OSError):
             for folder in (self.root / "tmp").iterdir():
+                owner = re.match(r"(?:build|load)-(\d+)-", folder.name)
                 with contextlib.suppress(OSError):
-                    if folder.stat().st_mtime < limit:
+                    if folder.stat().st_mtime < limit and not (owner and _runs(int(owner[1]))):
                         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
 
     # Size
@@ -405,6 +426,17 @@ class Part:
 def _part(kind: str, folder: Path) -> Part:
     size = sum(file.stat().st_size for file in folder.iterdir())
     return Part(kind, folder, size, folder.stat().st_mtime)
+
+
+def _runs(process: int) -> bool:
+    """Return whether a process of this machine lives."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 @functools.lru_cache(maxsize=8)
