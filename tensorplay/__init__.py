@@ -103,6 +103,7 @@ from tensorplay.random import (
     seed,
     set_rng_state,
 )
+from tensorplay.serialization import load, save
 
 __version__ = "0.1.0"
 
@@ -158,6 +159,7 @@ __all__ = [
     "library",
     "linalg",
     "linspace",
+    "load",
     "long",
     "manual_seed",
     "no_grad",
@@ -177,6 +179,7 @@ __all__ = [
     "randperm",
     "repeat_interleave",
     "result_type",
+    "save",
     "seed",
     "set_default_device",
     "set_default_dtype",

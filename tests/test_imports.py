@@ -21,6 +21,7 @@ NOTEBOOK = ENGINE | {
 }
 THIRD_PARTY = (
     ("tensorplay.utils", ENGINE),
+    ("tensorplay._safetensors", RUNTIME | {"safetensors"}),
     ("tensorplay", RUNTIME | {"tvm_ffi"}),
     ("tpkernel", NOTEBOOK),
 )
