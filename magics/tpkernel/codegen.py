@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tpkernel.cpp import CPP_TO_DTYPE, bare_type
+from tpkernel.cpp_types import CPP_TO_DTYPE, bare_type
 from tpkernel.shapes import Dims, Like
 from tpkernel.spec import DTYPES, Argument, CellSpec, KernelSpec
 

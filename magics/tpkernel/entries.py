@@ -105,6 +105,9 @@ class EntryReader:
             message = f"the schema has no namespace; write 'op: mylib::{text.strip()}'"
             raise self.error(message, "op")
         self.subject = schema.qualname
+        if keyword.iskeyword(schema.namespace):
+            message = f"'{schema.namespace}' cannot be a namespace in Python; choose another name"
+            raise self.error(message, "op")
         if keyword.iskeyword(schema.name) or schema.name in _RESERVED:
             message = (
                 f"'{schema.name}' cannot name a Python function of a cell; choose another name"
@@ -255,7 +258,7 @@ class EntryReader:
     def check_direction(
         self, argument: SchemaArgument, parameter: Parameter, made: Argument
     ) -> None:
-        """Match the signature against the schema; return the kernel and what it returns itself."""
+        """Refuse a parameter that is read where the schema writes, or the other way round."""
         name = argument.name
         if made.role == "out" or (
             parameter.view is not None and made.role == "inout" and not argument.is_write
@@ -281,7 +284,6 @@ class EntryReader:
     def output(
         self, parameter: Parameter, function: Function, returns: Sequence[Any], position: int
     ) -> Argument:
-        """Match one C++ parameter with an output."""
         """Match one C++ parameter with an output."""
         made = self.parent.argument(parameter, function)
         if made.kind != "tensor" or (parameter.view is not None and made.role != "out"):
@@ -460,7 +462,7 @@ class EntryReader:
     def layout(self, kernel: KernelSpec) -> bool:
         """Read ``devices`` and ``layout``; tell whether strided inputs are copied."""
         devices = self.entry.values.get("devices", ["cpu"])
-        for device in [devices] if isinstance(devices, str) else devices:
+        for device in devices if isinstance(devices, list) else [devices]:
             if device != "cpu":
                 message = f"device '{device}': this kernel is C++ and runs on cpu"
                 raise self.error(message, "devices")

@@ -72,6 +72,12 @@ def _formulas(
     made = []
     for name, text in given.items():
         key = f"derivatives.{name}"
+        if name in schema and schema.arguments[schema.index_of(name)].kwarg_only:
+            message = (
+                f"input '{name}' is keyword-only and has no gradient; put it in front of the * in "
+                "the schema"
+            )
+            raise reader.error(message, key)
         if name not in tensors:
             every = [a.name for a in schema.arguments]
             if name in every:

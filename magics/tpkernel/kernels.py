@@ -12,6 +12,7 @@ import numpy as np
 import tensorplay as tp
 from tensorplay.utils import cpp_jit
 from tpkernel.errors import StaleKernelError, did_you_mean
+from tpkernel.signatures import EMPTY, make_signature
 from tpkernel.spec import Argument, CellSpec, KernelSpec, OperatorSpec
 
 __all__ = ["BlockedName", "Function", "KernelModule", "Operator", "kernels_of"]
@@ -75,15 +76,15 @@ class Function:
         self.__name__ = self.__qualname__ = spec.name
         guards = "\n".join(f"    {name}: {guard}" for name, guard in spec.guard_text())
         self.__doc__ = f"{spec.doc}\n\nArguments\n{guards}" if guards else spec.doc
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        self.__signature__ = inspect.Signature(
-            [
-                inspect.Parameter(
-                    a.name, kind, default=spec.defaults.get(a.name, inspect.Parameter.empty)
-                )
-                for a in spec.arguments
-            ]
+        self.__signature__ = make_signature(
+            (a.name, spec.defaults.get(a.name, EMPTY), False) for a in spec.arguments
         )
+        #: Values of parameters that a call may leave out.
+        self._defaults = {
+            p.name: p.default
+            for p in self.__signature__.parameters.values()
+            if p.default is not EMPTY
+        }
 
     def __repr__(self) -> str:
         return f"<kernel {self.spec.doc}>"
@@ -130,11 +131,11 @@ class Function:
                 message = f"[{spec.title}] argument '{name}' is given by position and by name"
                 raise TypeError(message)
             values[name] = value
-        missing = [n for n in names if n not in values and n not in spec.defaults]
+        missing = [n for n in names if n not in values and n not in self._defaults]
         if missing:
             message = f"[{spec.title}] missing argument '{missing[0]}'; parameters: {listed}"
             raise TypeError(message)
-        return tuple(values[n] if n in values else spec.defaults[n] for n in names)
+        return tuple(values[n] if n in values else self._defaults[n] for n in names)
 
     def _prepared(self, argument: Argument, value: Any) -> Any:
         if isinstance(value, tp.Tensor):
@@ -154,23 +155,22 @@ class Function:
                 and not value.flags.writeable
                 and argument.writes is not False
             ):
-                raise ValueError(self._read_only(argument))
+                raise ValueError(_read_only(self.spec.title, argument))
             if self._copies and argument.contiguous and argument.writes is False:
                 return np.ascontiguousarray(value).reshape(value.shape)
         elif isinstance(value, np.generic):
             return value.item()
         return value
 
-    def _read_only(self, argument: Argument) -> str:
-        where = (
-            f"[{self.spec.title}] argument '{argument.name}': expected writable memory, since the"
+
+def _read_only(title: str, argument: Argument) -> str:
+    where = f"[{title}] argument '{argument.name}': expected writable memory, since the kernel"
+    if argument.writes is None:
+        return (
+            f"{where} may write it, got a read-only array. Read it through a pointer to const in "
+            f"the cell, or pass {argument.name}.copy()."
         )
-        if argument.writes is None:
-            return (
-                f"{where} kernel may write it, got a read-only array. Read it through a pointer to "
-                f"const in the cell, or pass {argument.name}.copy()."
-            )
-        return f"{where} kernel writes it, got a read-only array. Pass {argument.name}.copy()."
+    return f"{where} writes it, got a read-only array. Pass {argument.name}.copy()."
 
 
 def _tensors(values: tuple[Any, ...]) -> bool:
@@ -201,12 +201,7 @@ class Operator:
         self.spec = spec
         self.__name__ = self.__qualname__ = spec.opname
         self.__doc__ = f"{spec.schema}\n\n{spec.doc}".strip()
-        parameters = []
-        for argument in spec.inputs:
-            default = spec.kernel.defaults.get(argument.name, inspect.Parameter.empty)
-            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-            parameters.append(inspect.Parameter(argument.name, kind, default=default))
-        self.__signature__ = inspect.Signature(parameters)
+        self.__signature__ = inspect.signature(definition)
 
     @property
     def name(self) -> str:
@@ -247,12 +242,10 @@ class Operator:
             return value.item()
         if not isinstance(value, np.ndarray):
             return value
-        if not value.flags.writeable and name in self.spec.mutates:
-            message = (
-                f"[{self.name}] argument '{name}': expected writable memory, since the operator "
-                f"changes it in place, got a read-only array. Pass {name}.copy()."
-            )
-            raise ValueError(message)
+        if not value.flags.writeable:
+            argument = next((a for a in self.spec.inputs if a.name == name), None)
+            if argument is not None and argument.writes is not False:
+                raise ValueError(_read_only(self.name, argument))
         return tp.from_numpy(_readable(value))
 
 

@@ -22,9 +22,18 @@ import tensorplay as tp
 from tensorplay.ops.schema import parse_schema
 from tpkernel.rules import InputRules
 from tpkernel.shapes import Dims, Like
+from tpkernel.signatures import parameters_text, schema_signature
 from tpkernel.spec import CellSpec, OperatorSpec, Output
 
-__all__ = ["OperatorSource", "define_operators", "operator_source"]
+__all__ = ["OperatorError", "OperatorSource", "define_operators", "operator_source"]
+
+
+class OperatorError(RuntimeError):
+    """An operator that the runtime does not take; `operator` says which, the cause why."""
+
+    def __init__(self, operator: OperatorSpec, problem: Exception) -> None:
+        super().__init__(str(problem))
+        self.operator = operator
 
 
 @dataclass(frozen=True)
@@ -69,15 +78,7 @@ class _Writer:
     # -- body and fake ------------------------------------------------------------------------
 
     def parameters(self) -> str:
-        parts = []
-        starred = False
-        for argument in self.schema.arguments:
-            if argument.kwarg_only and not starred:
-                parts.append("*")
-                starred = True
-            default = f"={argument.default!r}" if argument.has_default else ""
-            parts.append(argument.name + default)
-        return ", ".join(parts)
+        return parameters_text(schema_signature(self.schema))
 
     def sizes(self) -> list[str]:
         """Return the line that binds shape symbols, where an output needs them."""
@@ -202,7 +203,7 @@ class _Writer:
         extra = ", keyword_only_inputs" if self.keywords else ""
         lines = [f"def _{spec.opname}_save(ctx, inputs, output{extra}):"]
         inputs = [n if n in saved or n in scalars else "_" for n in self.positional]
-        body = [f"{_targets(inputs)} = inputs"] if set(inputs) != {"_"} else []
+        body = [f"{_targets(inputs)} = inputs"] if set(inputs) - {"_"} else []
         body += [
             f"{n} = keyword_only_inputs[{n!r}]" for n in self.keywords if n in saved or n in scalars
         ]
@@ -242,7 +243,7 @@ class _Writer:
                     f"'{name}: …' under derivatives, or pass {name}.detach()."
                 )
                 body.append(f"    raise NotImplementedError({text!r})")
-        body.append(f"return {', '.join(gradients)}")
+        body.append(f"return {', '.join(gradients) or '()'}")
         return [
             *lines,
             *_indent(body),
@@ -260,6 +261,8 @@ def _quoted(text: str) -> str:
 
 
 def _targets(names: Sequence[str]) -> str:
+    if not names:
+        return "()"
     return f"({names[0]},)" if len(names) == 1 else ", ".join(names)
 
 
@@ -289,6 +292,11 @@ def define_operators(spec: CellSpec, kernels: Any) -> Mapping[str, Any]:
     -------
     mapping
         Operator name (without namespace) to its ``CustomOpDef``, helpers included.
+
+    Raises
+    ------
+    OperatorError
+        The runtime does not take an operator, such as one whose name another module defined.
     """
     module: dict[str, Any] = {
         "__name__": "tpkernel.cell",
@@ -302,5 +310,8 @@ def define_operators(spec: CellSpec, kernels: Any) -> Mapping[str, Any]:
         text = operator_source(operator).text
         file = f"<tpkernel {operator.name}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        exec(compile(text, file, "exec"), module)  # noqa: S102  (source written above)
+        try:
+            exec(compile(text, file, "exec"), module)  # noqa: S102  (source written above)
+        except Exception as problem:
+            raise OperatorError(operator, problem) from problem
     return {o.opname: module[o.opname] for o in spec.operators}

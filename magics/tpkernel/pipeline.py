@@ -15,7 +15,7 @@ from tpkernel.cell import Cell, parse_cell
 from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
 from tpkernel.kernels import Function, KernelModule, Operator, kernels_of
-from tpkernel.operator import define_operators, operator_source
+from tpkernel.operator import OperatorError, define_operators, operator_source
 from tpkernel.reading import Options, read_cell
 from tpkernel.report import (
     BuildFacts,
@@ -190,8 +190,10 @@ def build_cell(request: Request, cell: Cell | None = None) -> BuiltCell:
     kernels = kernels_of(spec, library)
     try:
         definitions = define_operators(spec, kernels)
-    except RuntimeError as problem:  # the name belongs to an operator made in Python
-        raise cell.error(str(problem), line=spec.operators[0].line) from None
+    except OperatorError as problem:
+        made = problem.operator
+        message = f"the operator cannot be made: {problem}"
+        raise cell.error(message, line=made.line, subject=made.name) from problem.__cause__
     copies = request.contiguous == "copy"
     members: dict[str, Any] = {
         o.opname: Operator(definitions[o.opname], o) for o in spec.operators if not o.helper

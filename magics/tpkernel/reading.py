@@ -13,8 +13,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from tensorplay.utils.cpp_jit.source import Parameter as CppParameter
 from tpkernel.cell import Cell, FrontMatter
-from tpkernel.cpp import CPP_TO_DTYPE, Function, Parameter, bare_type
+from tpkernel.cpp import Function, Parameter
+from tpkernel.cpp_types import CPP_TO_DTYPE, bare_type
 from tpkernel.entries import EntryReader
 from tpkernel.errors import did_you_mean
 from tpkernel.shapes import ShapeRules
@@ -100,11 +102,11 @@ class CellReader:
             operators.append(EntryReader(self, entry).operator())
             taken.add(operators[-1].kernel.name)
         seen: dict[str, OperatorSpec] = {}
-        for operator in operators:
-            if operator.opname in seen:
-                message = f"the name '{operator.opname}' is declared twice in this cell"
-                raise cell.error(message, line=operator.line, subject=operator.name)
-            seen[operator.opname] = operator
+        for made in operators:
+            if made.opname in seen:
+                message = f"the name '{made.opname}' is declared twice in this cell"
+                raise cell.error(message, line=made.line, subject=made.name)
+            seen[made.opname] = made
         functions: tuple[KernelSpec, ...] = ()
         skipped: list[tuple[str, str]] = []
         if cell.entries and self.options.functions is None:
@@ -298,9 +300,13 @@ class CellReader:
             variable=variable,
             rank=rank,
             contiguous=not (use is not None and use.strided),
-            writes=view.direction != "in",
+            writes=True if view.direction != "in" else self.promised(),
             because=because,
         )
+
+    def promised(self) -> bool | None:
+        """Whether an input is written though its type says it is not: only casts could do that."""
+        return None if self.cell.source.drops_const else False
 
     def tensor_argument(self, parameter: Parameter) -> Argument:
         use = parameter.use
@@ -381,15 +387,51 @@ class CellReader:
 
 
 def cpp_defaults(function: Function) -> dict[str, Any]:
-    """Default values of C++ parameters that are plain literals."""
+    """Default values of C++ parameters: literals, and sums and products of them.
+
+    For any other expression only the compiler knows the value, so that a call has to give the
+    argument, and those in front of it.
+    """
     found: dict[str, Any] = {}
-    for parameter in function.parameters:
+    for parameter in reversed(function.parameters):
         if parameter.default is None:
             continue
-        text = {"true": "True", "false": "False"}.get(parameter.default, parameter.default)
-        text = re.sub(r"(?<=[\d.])[fFlLuU]+$", "", text)
-        try:
-            found[parameter.name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            continue  # an expression: the caller has to give the argument
+        value = _value(parameter.default)
+        if value is NotImplemented:
+            break
+        found[parameter.name] = value
     return found
+
+
+def _value(text: str) -> Any:
+    """Return the value of a C++ constant, or NotImplemented."""
+    literal = CppParameter("", "", text).value
+    if literal is not NotImplemented:
+        return literal
+    quoted = re.fullmatch(r'"[^"\\]*"', text.strip())
+    if quoted:
+        return quoted[0][1:-1]
+    plain = re.sub(r"(?<=[\d.])[fFlLuU]+\b", "", text)
+    try:
+        return _computed(ast.parse(plain.strip(), mode="eval").body)
+    except (SyntaxError, ValueError):
+        return NotImplemented
+
+
+def _computed(node: ast.expr) -> int | float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
+        value = _computed(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp):
+        left, right = _computed(node.left), _computed(node.right)
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Sub):
+            return left - right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        if isinstance(node.op, ast.Div) and right and float in (type(left), type(right)):
+            return left / right  # division of integers is another thing in C++
+    raise ValueError(ast.dump(node))

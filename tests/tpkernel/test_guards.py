@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -345,3 +347,48 @@ template <class T> void powers(tp::In<T, 1> x, int64_t n, double scale, tp::Out<
     assert out.tolist() == [[1.0, 2.0, 4.0], [1.0, 3.0, 9.0]]
     meta = report.module.powers(tp.ones(2, device="meta"), n=4)
     assert tuple(meta.shape) == (2, 5)
+
+
+def test_defaults_that_only_the_compiler_knows_have_to_be_given():
+    text = """\
+    constexpr int64_t K = 4;
+    double f(double x, int64_t a = 1, int64_t b = K, int64_t c = 2 * 3) { return x + a + b + c; }
+    """
+    f = tpkernel.build(text, checks=False).module.f
+    assert str(inspect.signature(f)) == "(x, a, b, c=6)"
+    assert f(1.0, 1, 4) == 12.0
+    assert "missing argument 'a'" in refusal(f, 1.0, b=4, kind=TypeError)
+
+
+def test_a_keyword_only_argument_after_a_default_and_a_default_of_infinity():
+    text = """\
+/*---
+op: mylib::scaled2(Tensor x, float a=inf, *, float b) -> Tensor
+---*/
+template <typename T> void scaled2(tp::In<T> x, double a, double b, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i] * a * b;
+}
+"""
+    scaled2 = tpkernel.build(text, checks=False).module.scaled2
+    assert scaled2(tp.ones(1), b=-1.0).tolist() == [-np.inf]
+    assert list(inspect.signature(scaled2).parameters) == ["x", "a", "b"]
+    assert "b" in refusal(scaled2, tp.ones(1), kind=TypeError)
+
+
+def test_an_operator_that_the_runtime_refuses_is_an_error_at_its_line():
+    @tp.library.custom_op("mylib::taken", mutates_args=())
+    def taken(x: tp.Tensor) -> tp.Tensor:
+        return x + x
+
+    text = """\
+/*---
+ops:
+  - op: mylib::free(Tensor x) -> Tensor
+    kernel: f
+  - op: mylib::taken(Tensor x) -> Tensor
+    kernel: f
+---*/
+template <typename T> void f(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }
+"""
+    with pytest.raises(tpkernel.CellError, match=r"^cell:5: error: \[mylib::taken\].*already"):
+        tpkernel.build(text, checks=False)

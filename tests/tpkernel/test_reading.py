@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.tpkernel.notebook import ADD1, MATMUL, SOFTPLUS
-from tpkernel.cell import parse_cell
+from tpkernel.cell import KEYS, parse_cell
 from tpkernel.codegen import export_source
 from tpkernel.errors import CellError
 from tpkernel.operator import operator_source
@@ -68,7 +68,7 @@ def test_guards_of_a_plain_kernel_come_from_its_casts():
         ("float* p = (float*)x.data_ptr(); use(p);", ("float32",), None, True),
         ("auto v = static_cast<int32_t*>(x.data_ptr())[2];", ("int32",), False, True),
         ("using R = double; ", (), False, False),
-        ("memcpy(x.data_ptr(), q, 8);", (), None, True),
+        ("memcpy(x.data_ptr(), q, 8);", (), True, True),
         (
             "auto* p = static_cast<float*>(x.data_ptr()); p[x.stride(0)] = 1;",
             ("float32",),
@@ -306,3 +306,85 @@ def test_names_that_python_keeps_for_itself():
     assert op.schema == "cell::f(Tensor in_, float arg1) -> Tensor"
     assert "grad" in str(failure(SOFTPLUS.replace("Tensor x", "Tensor grad")))
     assert "kernels" in str(failure(SOFTPLUS.replace("tp::Out<T> out", "tp::Out<T> kernels")))
+
+
+def test_defaults_that_only_a_builder_of_signatures_gets_right():
+    import inspect
+    import math
+
+    from tpkernel.operator import define_operators
+    from tpkernel.signatures import make_signature, parameters_text
+
+    declared = SOFTPLUS.replace("derivatives:\n  x: grad * sigmoid(beta * x)\n", "")
+    for number, (arguments, parameters) in enumerate(
+        {
+            "float beta=inf": "x, beta=math.inf",
+            "float beta=-inf": "x, beta=-math.inf",
+            "float beta=nan": "x, beta=math.nan",
+            "*, float beta": "x, *, beta",
+            "*, float beta=2.0": "x, *, beta=2.0",
+        }.items()
+    ):
+        text = declared.replace("float beta=1.0", arguments)
+        text = text.replace("mylib::softplus", f"mylib::soft{number}")
+        text = text.replace("---*/", "kernel: softplus\n---*/")
+        spec = read(text)
+        assert f"def soft{number}({parameters}):" in operator_source(spec.operators[0]).wrapper
+        (made,) = define_operators(spec, None).values()
+        assert list(inspect.signature(made).parameters) == ["x", "beta"]
+    mixed = make_signature([("x", 1.0, False), ("y", inspect.Parameter.empty, False)])
+    assert parameters_text(mixed) == "x, y"
+    mixed = make_signature([("a", math.nan, False), ("b", inspect.Parameter.empty, True)])
+    assert parameters_text(mixed) == "a=math.nan, *, b"
+
+
+def test_defaults_of_a_cpp_function():
+    text = (
+        "void f(tvm::ffi::TensorView x, int64_t a = N, double b = 2.5f, int64_t c = 2 * 3, "
+        'bool d = true, float e = -1e-3f, const std::string& g = "t", int64_t h = -(1 + 2)) {}'
+    )
+    (f,) = read(text).functions
+    assert f.defaults == {"b": 2.5, "c": 6, "d": True, "e": -0.001, "g": "t", "h": -3}
+    (f,) = read("void f(int64_t a = 1, int64_t b = 7 / 2, int64_t c = 5) {}").functions
+    assert f.defaults == {"c": 5}  # C++ rounds 7 / 2
+
+
+ODD = [
+    "", "3", "[]", "[3]", "{}", "{a: b}", "{x: 3}", "{x: {y: 1}}", "null", "true", "1.5", "'a b'",
+    "[null]", "[[1]]", "{1: 2}", "{null: 1}", "2020-01-01", "{x: null}", "'x['", "&a [*a]",
+    "{x: [n], out: ['n+']}", "{x: [n], out: ['f(n)']}", "!!python/object:os.system x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_odd_values_of_every_key_are_taken_or_refused_at_a_line(key):
+    places: dict[str, int | None] = {}
+    for value in ODD:
+        entry = {
+            "op": "mylib::softplus(Tensor x, float beta=1.0) -> Tensor",
+            "derivatives": "{x: grad * sigmoid(beta * x)}",
+            key: value,
+        }
+        lines = "\n".join(f"{name}: {text}" for name, text in entry.items())
+        text = f"/*---\n{lines}\n" + SOFTPLUS[SOFTPLUS.index("---*/") :]
+        try:
+            spec = read(text)
+        except CellError as problem:
+            places[value] = problem.line
+            continue
+        assert export_source(spec)
+        compile(operator_source(spec.operators[0]).text, "generated", "exec")
+    assert None not in places.values(), places
+
+
+def test_a_gradient_for_a_keyword_only_input_is_refused():
+    text = MATMUL.replace("Tensor x, Tensor w", "Tensor x, *, Tensor w")
+    error = failure(text)
+    assert error.line == 7
+    assert "'w' is keyword-only" in str(error)
+
+
+def test_a_namespace_that_python_keeps_for_itself():
+    error = failure(SOFTPLUS.replace("mylib::", "class::"))
+    assert error.line == 3
+    assert "'class'" in str(error)

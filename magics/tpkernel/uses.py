@@ -1,0 +1,706 @@
+"""How the body of a C++ function uses a tensor: casts, strides, and whether it may write.
+
+A read-only array reaches a kernel only where the kernel is known to read. So a mention counts as
+reading in the contexts listed here and in no others; anything else, and anything that could hide
+from a reader of the text (a cast that drops const, a macro, text that does not parse), leaves it
+open whether the kernel writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpkernel.cpp_types import (
+    APPENDS,
+    CPP_TO_DTYPE,
+    MEMORY_CALLS,
+    VALUE_CALLS,
+    WRITING_CALLS,
+    bare_type,
+)
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+    from tpkernel.cpp import Parameter
+
+__all__ = ["TensorUse", "UseReader", "walk"]
+
+_ARITHMETIC = frozenset(
+    "+ - * / % < > <= >= == != <=> && || & | ^ << and or bitand bitor xor not_eq".split()  # noqa: SIM905
+)
+_VALUE_PARENTS = frozenset({
+    "unary_expression", "condition_clause", "do_statement", "for_statement", "expression_statement",
+    "sizeof_expression", "case_statement", "static_assert_declaration", "if_statement",
+    "while_statement", "switch_statement", "subscript_argument_list",
+})  # fmt: skip
+#: Members of the tensor classes that hand out no way to its memory.
+_FACTS = frozenset({
+    "shape", "size", "sizes", "ndim", "dim", "rank", "numel", "device", "IsContiguous",
+    "is_contiguous", "byte_offset", "IsAligned", "defined", "use_count",
+})  # fmt: skip
+_MEMORY_FIELDS = frozenset({"data_ptr", "data", "begin", "end"})
+_OWN_MEMORY = re.compile(
+    r"(?:\bdata_ptr\s*\(\s*\)|(?:->|\.)\s*data(?:\s*\(\s*\))?|\b(?:m|c|re|aligned_)alloc\s*\(.*\))$",
+    re.DOTALL,
+)
+_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)(?P<parameters>\([^)]*\))?"
+    r"(?P<body>(?:\\\r?\n|[^\n])*)",
+    re.MULTILINE,
+)
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\.?\d[\w.]*|[<>=!]=|\S")
+_EXPRESSION_SIGNS = frozenset("<= >= == != + - * / % ( ) < > ? : | ! ^ , \\".split())  # noqa: SIM905
+
+
+@dataclass(frozen=True)
+class TensorUse:
+    """How a function's body uses one tensor parameter, as far as it can be followed.
+
+    Attributes
+    ----------
+    dtypes
+        Element types its data pointer is cast to, as dtype names.
+    cast_line
+        Line of the first such cast.
+    checks_dtype
+        The body asks for ``x.dtype()``, so the kernel decides itself.
+    untyped
+        The body reads its memory and nothing says as which type.
+    strided
+        The body asks for strides (or indexes ``x(i, j)`` only), so strided views are admitted.
+    written
+        True, False, or None where it cannot be followed.
+    rank
+        Number of indices in every ``x(i, j)``; None without any.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    cast_line: int | None = None
+    checks_dtype: bool = False
+    untyped: bool = False
+    strided: bool = False
+    written: bool | None = False
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Body:
+    """A function's body, its parameters, and its template parameters."""
+
+    node: Node
+    parameters: tuple[Parameter, ...]
+    templates: tuple[str, ...]
+
+
+class UseReader:
+    """Reads how tensors are used in the functions of one text.
+
+    Parameters
+    ----------
+    root
+        The parsed text.
+    bodies
+        Functions by name; overloads together.
+    aliases
+        The text's own names for types.
+    text, place
+        What a node says, and its line and column.
+    """
+
+    def __init__(
+        self,
+        root: Node,
+        bodies: Mapping[str, Sequence[Body]],
+        aliases: Mapping[str, str],
+        text: Callable[[Node | None], str],
+        place: Callable[[Node], tuple[int, int]],
+    ) -> None:
+        self.bodies = bodies
+        self.aliases = aliases
+        self.text = text
+        self.place = place
+        whole = text(root)
+        found = list(_MACRO.finditer(whole))
+        #: Macros that stand for a value of their arguments, and macros of which nothing is known.
+        self.transparent = {m["name"] for m in found if m["parameters"] and _is_expression(m)}
+        self.opaque = {m["name"] for m in found if not _is_expression(m)}
+        self.pointers = {
+            text(node.child_by_field_name(name))
+            for node in walk(root)
+            for kind, name in (("alias_declaration", "name"), ("type_definition", "declarator"))
+            if node.type == kind and re.search(r"[*&]", text(node))
+        }
+        self.drops_const = any(self._drops_const(node) for node in walk(root))
+        self.references = "reference_wrapper" in whole
+
+    def use(self, body: Body, parameter: str, depth: int = 0) -> TensorUse:
+        """Return how a body uses one of its tensor parameters."""
+        facts = _Facts()
+        if body.node.has_error or self.drops_const:
+            facts.merge_written(None)
+        for node in walk(body.node):
+            if node.type in ("identifier", "type_identifier") and self.text(node) in self.opaque:
+                facts.unknown()
+            if node.type == "identifier" and self.text(node) == parameter:
+                _Follower(self, body, facts, depth).tensor(node)
+            elif node.type == "type_identifier" and self.text(node) == parameter:
+                facts.unknown()
+        return facts.result()
+
+    def resolve(self, cpp_type: str) -> str:
+        """Follow the text's own aliases of a type."""
+        seen: set[str] = set()
+        bare = bare_type(cpp_type)
+        while bare in self.aliases and bare not in seen:
+            seen.add(bare)
+            bare = bare_type(self.aliases[bare])
+        return bare
+
+    def is_number(self, cpp_type: str, templates: Sequence[str]) -> bool:
+        """Whether a type is a number by value, also through the text's own aliases."""
+        for _ in range(8):
+            if re.search(r"[&*]|\bdecltype\b", cpp_type):
+                return False
+            bare = bare_type(cpp_type)
+            if bare not in self.aliases:
+                return bare in CPP_TO_DTYPE or bare in ("long double", *templates)
+            cpp_type = self.aliases[bare]
+        return False
+
+    def is_number_list(self, cpp_type: str, templates: Sequence[str]) -> bool:
+        """Whether a type holds copies of numbers: ``std::array`` and ``std::vector`` of them."""
+        found = re.fullmatch(
+            r"(?:std::)?(?:array|vector|complex|pair|valarray)<(.*)>", "".join(cpp_type.split())
+        )
+        return found is not None and all(
+            part.isdigit() or self.is_number(part, templates) for part in found[1].split(",")
+        )
+
+    def _drops_const(self, node: Node) -> bool:
+        """Whether an expression may take const from a pointer or a reference."""
+        if node.type == "gnu_asm_expression":
+            return True
+        if node.type == "identifier":
+            return self.text(node) in ("const_cast", "bit_cast", "launder")
+        target, value = "", ""
+        if node.type == "cast_expression":
+            target = self.text(node.child_by_field_name("type"))
+            value = self.text(node.child_by_field_name("value"))
+        elif node.type == "call_expression":
+            function = node.child_by_field_name("function")
+            name = self.text(function)
+            if name in self.pointers:
+                target = name
+            elif re.match(r"reinterpret_cast\b", name):
+                target = name.partition("<")[2].removesuffix(">")
+            value = self.text(node.child_by_field_name("arguments"))[1:-1]
+        pointer = target.strip() in self.pointers or re.search(r"[*&]", target)
+        if not pointer or _to_const(target):
+            return False
+        return _OWN_MEMORY.search(value.strip()) is None
+
+
+class _Follower:
+    """Follows one tensor parameter through one body."""
+
+    def __init__(self, reader: UseReader, body: Body, facts: _Facts, depth: int) -> None:
+        self.reader = reader
+        self.text = reader.text
+        self.body = body
+        self.facts = facts
+        self.depth = depth
+
+    # -- the tensor itself --------------------------------------------------------------------
+
+    def tensor(self, node: Node) -> None:
+        """Record what one mention of the tensor parameter says about it."""
+        parent, facts = node.parent, self.facts
+        if parent is None or parent.type == "lambda_capture_specifier":
+            return  # the uses inside the lambda are looked at themselves
+        kind = parent.type
+        first = parent.child_by_field_name("argument") == node
+        if kind == "field_expression" and first:
+            self.member(parent, self.text(parent.child_by_field_name("field")))
+        elif kind == "subscript_expression" and first:
+            facts.flat = True
+            facts.merge_written(self.written(parent))
+        elif kind == "call_expression" and parent.child_by_field_name("function") == node:
+            arguments = parent.child_by_field_name("arguments")
+            facts.ranks.add(len(arguments.named_children) if arguments is not None else 0)
+            facts.merge_written(self.written(parent))
+        elif kind == "argument_list":
+            self.handed_on(node, parent)
+        else:
+            facts.unknown()
+
+    def member(self, member: Node, name: str) -> None:
+        facts = self.facts
+        call = member.parent
+        called = call is not None and call.type == "call_expression"
+        if name in _MEMORY_FIELDS:
+            facts.flat = True
+            self.data(call if called and call is not None else member)
+        elif name in ("stride", "strides"):
+            facts.strides = True
+        elif name == "dtype":  # compared or taken apart, not only handed on to an allocation
+            outer = call.parent if called and call is not None else call
+            facts.checks_dtype |= outer is not None and outer.type != "argument_list"
+        elif name not in _FACTS:
+            facts.unknown()
+
+    def handed_on(self, node: Node, arguments: Node) -> None:
+        """Follow a tensor handed to another function of the cell; elsewhere nothing is known."""
+        name = self.callee(arguments).split("::")[-1]
+        if name in ("IsContiguous", "GetDataSize") and name not in self.reader.bodies:
+            return
+        index = _index(node, arguments)
+        bodies = self.reader.bodies.get(name, ())
+        if self.depth >= 4 or not bodies or any(index >= len(b.parameters) for b in bodies):
+            self.facts.unknown()
+            return
+        for body in bodies:
+            self.facts.merge(self.reader.use(body, body.parameters[index].name, self.depth + 1))
+
+    def data(self, node: Node) -> None:
+        """Follow the data pointer: its cast, then what is done through it."""
+        node = _out_of_parentheses(node)
+        parent = node.parent
+        cast = ""
+        if parent is not None and parent.type == "argument_list" and parent.parent is not None:
+            found = re.fullmatch(
+                r"(?:static_cast|reinterpret_cast)\s*<(.*)>",
+                self.text(parent.parent.child_by_field_name("function")),
+                re.DOTALL,
+            )
+            if found is not None:
+                cast, node = found[1].strip(), parent.parent
+        elif parent is not None and parent.type == "cast_expression":
+            cast, node = self.text(parent.child_by_field_name("type")).strip(), parent
+        element = self.reader.resolve(cast.rstrip("*& ").removesuffix("const"))
+        if cast.endswith("*") and element in CPP_TO_DTYPE:
+            self.facts.add_cast(CPP_TO_DTYPE[element], self.reader.place(node)[0])
+        else:
+            self.facts.opaque_cast = True
+        if not _to_const(cast):
+            self.pointer(node)
+
+    # -- pointers to its memory ---------------------------------------------------------------
+
+    def pointer(self, node: Node) -> None:
+        """Record what is done through a pointer-valued expression."""
+        while True:
+            node = _out_of_parentheses(node)
+            parent = node.parent
+            if parent is None:
+                self.facts.merge_written(None)
+                return
+            operator = self.text(parent.child_by_field_name("operator"))
+            moved = parent.type == "binary_expression" and operator in ("+", "-")
+            chosen = (
+                parent.type == "conditional_expression"
+                and parent.child_by_field_name("condition") != node
+            )
+            if not moved and not chosen and parent.type != "update_expression":
+                break
+            node = parent
+        self.facts.merge_written(self.through(node, parent, operator))
+
+    def through(self, node: Node, parent: Node, operator: str) -> bool | None:
+        """Tell what the parent of a pointer-valued expression does with the memory."""
+        kind = parent.type
+        if kind == "subscript_expression" and parent.child_by_field_name("argument") == node:
+            return self.written(parent)
+        if kind == "pointer_expression" and operator == "*":
+            return self.written(parent)
+        if kind == "init_declarator":
+            declarator = parent.child_by_field_name("declarator")
+            name = _declared(declarator)
+            if name is None or declarator is None:
+                return None
+            kind = self.text(parent.parent.child_by_field_name("type")) if parent.parent else ""
+            if self.is_number(kind) and declarator.type == "identifier":
+                return False  # a difference
+            if declarator.type != "pointer_declarator" or not self.is_const(parent.parent):
+                self.variable(self.text(name), name)
+            return False  # else a pointer to const: nothing is written through it
+        if kind == "assignment_expression":
+            target = parent.child_by_field_name("left")
+            if target == node or target is None:
+                return False  # the pointer is set, the memory is not
+            if target.type != "identifier":
+                return None
+            self.variable(self.text(target), target)
+            return self.through_value(parent)
+        if kind == "argument_list":
+            return self.pointer_argument(node, parent)
+        if kind == "binary_expression":
+            return False if operator in _ARITHMETIC else None
+        if kind == "lambda_capture_specifier" or kind in _VALUE_PARENTS - {
+            "subscript_argument_list"
+        }:
+            return False  # moved, compared or captured; the uses inside are looked at themselves
+        if kind == "conditional_expression":
+            return False  # the condition
+        if kind == "cast_expression":
+            target_type = self.text(parent.child_by_field_name("type"))
+            return False if _to_const(target_type) or target_type == "void" else None
+        return None
+
+    def through_value(self, assignment: Node) -> bool | None:
+        """Tell what is done with the value of ``q = p``, which is a pointer again."""
+        outer = assignment.parent
+        plain = outer is not None and outer.type in ("expression_statement", "for_statement")
+        return False if plain else None
+
+    def pointer_argument(self, node: Node, arguments: Node) -> bool | None:
+        """Whether a call may write through a pointer that is its argument."""
+        call = arguments.parent
+        if call is not None and call.type == "init_declarator":  # std::vector<float> v(p, p + n)
+            declaration = call.parent.child_by_field_name("type") if call.parent else None
+            copied = self.reader.is_number_list(self.text(declaration), self.body.templates)
+            return False if copied else None
+        name = self.callee(arguments)
+        if _cast_to_const(self.text(call.child_by_field_name("function")) if call else ""):
+            return False
+        index = _index(node, arguments)
+        bodies = self.reader.bodies.get(name.split("::")[-1])
+        if bodies is not None:
+            known = all(
+                index < len(b.parameters) and _to_const(b.parameters[index].type) for b in bodies
+            )
+            return False if known else None
+        bare = name.removeprefix("::").removeprefix("std::")
+        if bare not in MEMORY_CALLS or bare in self.reader.transparent:
+            return None
+        reads, writes, count = MEMORY_CALLS[bare]
+        if index in writes:
+            return True
+        return False if index in reads and len(arguments.named_children) == count else None
+
+    def variable(self, name: str, declared: Node) -> None:
+        """Follow a variable that holds the pointer, wherever its name stands in the body."""
+        if name in self.facts.followed:
+            return
+        self.facts.followed.add(name)
+        for node in walk(self.body.node):
+            if self.text(node) != name or node == declared:
+                continue
+            if node.type == "type_identifier":
+                self.facts.merge_written(self.as_type(node))
+            elif node.type == "identifier" and not _declares(node):
+                self.pointer(node)
+
+    def as_type(self, node: Node) -> bool | None:
+        """Judge ``std::span<float> s(p, n)``, which reads like the declaration of a function."""
+        outer: Node | None = node
+        while outer is not None and outer.type != "declaration":
+            outer = outer.parent
+        kind = outer.child_by_field_name("type") if outer is not None else None
+        return False if kind is not None and self.holds_numbers(self.text(kind)) else None
+
+    def is_const(self, declaration: Node | None) -> bool:
+        """Whether a declaration's own type is const, as in ``const float* p``."""
+        return declaration is not None and any(
+            c.type == "type_qualifier" and self.text(c) == "const" for c in declaration.children
+        )
+
+    # -- elements -----------------------------------------------------------------------------
+
+    def written(self, element: Node) -> bool | None:
+        """Whether an element such as ``a[i]`` is stored to; None unless it is known."""
+        while True:
+            element = _out_of_parentheses(element)
+            parent = element.parent
+            if parent is None:
+                return None
+            chosen = (
+                parent.type == "conditional_expression"
+                and parent.child_by_field_name("condition") != element
+            )
+            last = (
+                parent.type == "comma_expression" and parent.child_by_field_name("right") == element
+            )
+            if not chosen and not last:
+                break
+            element = parent
+        kind = parent.type
+        if kind in _VALUE_PARENTS or kind in ("conditional_expression", "comma_expression"):
+            return False
+        if kind == "assignment_expression":
+            return parent.child_by_field_name("left") == element
+        if kind == "update_expression":
+            return True
+        if kind == "binary_expression":
+            operator = self.text(parent.child_by_field_name("operator"))
+            return False if operator in _ARITHMETIC else None
+        if kind in ("init_declarator", "initializer_list", "compound_literal_expression"):
+            return self.initialises(parent)
+        if kind == "cast_expression":
+            target = self.text(parent.child_by_field_name("type"))
+            return False if target == "void" or self.is_number(target) else None
+        if kind == "argument_list":
+            return self.element_argument(element, parent)
+        if kind == "return_statement":
+            return None if _returns_reference(parent, self.text) else False
+        if kind == "field_expression":
+            return self.element_member(parent)
+        return None
+
+    def is_number(self, cpp_type: str) -> bool:
+        return self.reader.is_number(cpp_type, self.body.templates)
+
+    def holds_numbers(self, cpp_type: str) -> bool:
+        return self.is_number(cpp_type) or self.reader.is_number_list(cpp_type, self.body.templates)
+
+    def initialises(self, node: Node) -> bool | None:
+        """Whether something initialised with an element can be a way to store to it."""
+        while node.type == "initializer_list" and node.parent is not None:
+            node = node.parent
+        if node.type == "compound_literal_expression":
+            return (
+                False if self.holds_numbers(self.text(node.child_by_field_name("type"))) else None
+            )
+        if node.type != "init_declarator" or node.parent is None:
+            return None
+        declarator = node.child_by_field_name("declarator")
+        while declarator is not None and declarator.type == "array_declarator":
+            declarator = declarator.child_by_field_name("declarator")
+        if declarator is None:
+            return None
+        if declarator.type == "reference_declarator":
+            return False if self.is_const(node.parent) else None
+        kind = self.text(node.parent.child_by_field_name("type"))
+        number = kind == "auto" or self.holds_numbers(kind)
+        return False if declarator.type == "identifier" and number else None
+
+    def element_argument(self, element: Node, arguments: Node) -> bool | None:
+        """Whether a call may store to an element that is its argument."""
+        call = arguments.parent
+        if call is None:
+            return None
+        if call.type == "init_declarator":
+            return self.initialises(call)
+        callee = call.child_by_field_name("function")
+        name = self.callee(arguments)
+        if callee is None:
+            return None
+        if name in self.reader.transparent:
+            return self.written(call)
+        index = _index(element, arguments)
+        local = self.lambdas(name)
+        if local:
+            return self.lambda_argument(local, index)
+        bodies = self.reader.bodies.get(name.split("::")[-1])
+        if bodies is not None:
+            return self.by_value([b.parameters for b in bodies], index)
+        if name in WRITING_CALLS:
+            return True
+        if name in ("static_cast", "std::get"):
+            target = self.text(callee).partition("<")[2].rpartition(">")[0]
+            return False if self.is_number(target) or _to_const(target) else None
+        if name in VALUE_CALLS and re.search(r"<[^>]*[&*]", self.text(callee)):
+            return None
+        if name in VALUE_CALLS or self.holds_numbers(self.text(callee)):
+            return False
+        if callee.type == "field_expression":
+            method = self.text(callee.child_by_field_name("field"))
+            return False if method in APPENDS and not self.reader.references else None
+        return None
+
+    def by_value(self, overloads: Sequence[Sequence[Parameter]], index: int) -> bool | None:
+        """Whether all overloads take an argument by value or by reference to const."""
+        for parameters in overloads:
+            if index >= len(parameters):
+                return None
+            kind = parameters[index].type
+            constant = kind.endswith("&") and re.search(r"\bconst\b", kind)
+            if not constant and not self.is_number(kind) and kind != "auto":
+                return None
+        return False
+
+    def lambdas(self, name: str) -> list[Node]:
+        """Return what variables of the body that have this name are initialised with."""
+        return [
+            node.child_by_field_name("value") or node
+            for node in walk(self.body.node)
+            if node.type == "init_declarator"
+            and self.text(_declared(node.child_by_field_name("declarator"))) == name
+        ]
+
+    def lambda_argument(self, values: Sequence[Node], index: int) -> bool | None:
+        """Whether one of some lambdas may store to an element that is its argument."""
+        for value in values:
+            inner = value.child_by_field_name("declarator")
+            listed = inner.child_by_field_name("parameters") if inner is not None else None
+            if value.type != "lambda_expression" or listed is None:
+                return None
+            if index >= len(listed.named_children):
+                return None
+            parameter = listed.named_children[index]
+            marked = parameter.child_by_field_name("declarator")
+            mark = marked.type if marked is not None else ""
+            kind = self.text(parameter.child_by_field_name("type"))
+            by_value = mark == "identifier" and (kind == "auto" or self.is_number(kind))
+            if not by_value and not (mark == "reference_declarator" and self.is_const(parameter)):
+                return None
+        return False
+
+    def element_member(self, member: Node) -> bool | None:
+        """Whether ``a[i].name`` may store: only the parts of a complex number are known."""
+        call = member.parent
+        known = self.text(member.child_by_field_name("field")) in ("real", "imag")
+        if not known or call is None or call.type != "call_expression":
+            return None
+        arguments = call.child_by_field_name("arguments")
+        return False if arguments is not None and not arguments.named_children else None
+
+    def callee(self, arguments: Node) -> str:
+        """Return the name that is called, without template arguments."""
+        call = arguments.parent
+        callee = call.child_by_field_name("function") if call is not None else None
+        return self.text(callee).partition("<")[0].strip()
+
+
+class _Facts:
+    """What the mentions of one parameter add up to."""
+
+    def __init__(self) -> None:
+        self.dtypes: dict[str, int] = {}
+        self.checks_dtype = False
+        self.opaque_cast = False
+        self.strides = False
+        self.flat = False
+        self.ranks: set[int] = set()
+        self.is_written: bool | None = False
+        self.followed_strided = False
+        self.followed: set[str] = set()
+
+    def add_cast(self, dtype: str, line: int) -> None:
+        self.dtypes.setdefault(dtype, line)
+
+    def merge_written(self, written: bool | None) -> None:
+        if written is True or self.is_written is True:
+            self.is_written = True
+        elif written is None:
+            self.is_written = None
+
+    def merge(self, use: TensorUse) -> None:
+        for dtype in use.dtypes:
+            self.add_cast(dtype, use.cast_line or 0)
+        self.checks_dtype |= use.checks_dtype
+        self.opaque_cast |= use.untyped
+        self.merge_written(use.written)
+        if use.strided:
+            self.followed_strided = True
+        else:
+            self.flat = True
+
+    def unknown(self) -> None:
+        self.merge_written(None)
+        self.flat = True
+        self.opaque_cast = True
+
+    def result(self) -> TensorUse:
+        indexed = bool(self.ranks) or self.followed_strided
+        untouched = not self.flat and not indexed and not self.strides
+        return TensorUse(
+            dtypes=() if self.opaque_cast else tuple(self.dtypes),
+            cast_line=min(self.dtypes.values()) if self.dtypes else None,
+            checks_dtype=self.checks_dtype,
+            untyped=self.opaque_cast and not self.checks_dtype,
+            strided=self.strides or untouched or (indexed and not self.flat),
+            written=self.is_written,
+            rank=next(iter(self.ranks)) if len(self.ranks) == 1 else None,
+        )
+
+
+def _is_expression(macro: re.Match[str]) -> bool:
+    """Whether a macro is arithmetic on literals and on its own parameters, and nothing else."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", macro["body"], flags=re.DOTALL)
+    if "++" in text or "--" in text:
+        return False
+    known = set(re.findall(r"\w+", macro["parameters"] or "")) | VALUE_CALLS | {"std"}
+    before = "("
+    for part in _TOKEN.findall(text):
+        number = part.lstrip(".")[:1].isdigit()
+        if not (number or part in known or part in _EXPRESSION_SIGNS):
+            return False
+        if part == "*" and before in _EXPRESSION_SIGNS - {")"}:
+            return False  # through a pointer
+        before = part
+    return True
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """All descendants in the order of the text."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        yield current
+        stack.extend(reversed(current.children))
+
+
+def _index(node: Node, arguments: Node) -> int:
+    return [c.start_byte for c in arguments.named_children].index(node.start_byte)
+
+
+def _out_of_parentheses(node: Node) -> Node:
+    while node.parent is not None and node.parent.type == "parenthesized_expression":
+        node = node.parent
+    return node
+
+
+def _to_const(cpp_type: str) -> bool:
+    """Whether a type is a pointer or reference through which nothing can be written."""
+    return bool(
+        re.fullmatch(r"\s*(?:const\b[^*&]*|[^*&]*\bconst\s*)(?:\*|&)\s*(?:const)?\s*", cpp_type)
+    )
+
+
+def _cast_to_const(function: str) -> bool:
+    found = re.fullmatch(r"(?:static_cast|reinterpret_cast)\s*<(.*)>", function, re.DOTALL)
+    return found is not None and _to_const(found[1])
+
+
+def _declared(declarator: Node | None) -> Node | None:
+    """Return the identifier that a declarator declares."""
+    while declarator is not None and declarator.type != "identifier":
+        inner = [c for c in declarator.named_children if c.type.endswith(("declarator", "fier"))]
+        declarator = declarator.child_by_field_name("declarator") or (inner[0] if inner else None)
+        if declarator is not None and declarator.type == "type_qualifier":
+            declarator = inner[-1] if inner[-1].type != "type_qualifier" else None
+    return declarator
+
+
+def _declares(node: Node) -> bool:
+    """Whether an identifier only gives a variable its name, as in ``float* q;``."""
+    parent = node.parent
+    while parent is not None and parent.type.endswith("declarator"):
+        if parent.type == "init_declarator":
+            return parent.child_by_field_name("value") != node
+        if parent.child_by_field_name("declarator") != node and parent.type == "array_declarator":
+            return False
+        node, parent = parent, parent.parent
+    return parent is not None and parent.type in ("declaration", "parameter_declaration")
+
+
+def _returns_reference(statement: Node, text: Callable[[Node | None], str]) -> bool:
+    """Whether the function or lambda around a return statement hands out a reference."""
+    node = statement.parent
+    while node is not None and node.type not in ("lambda_expression", "function_definition"):
+        node = node.parent
+    if node is None:
+        return True
+    body = node.child_by_field_name("body")
+    declarator = node.child_by_field_name("declarator")
+    if node.type == "function_definition" and declarator is not None:
+        kind = text(node.child_by_field_name("type"))
+        return declarator.type == "reference_declarator" or "&" in kind or "decltype" in kind
+    if declarator is None or body is None:
+        return False  # a lambda without a declared result returns by value
+    trailing = [c for c in declarator.named_children if c.type == "trailing_return_type"]
+    return any(re.search(r"[&*]|decltype", text(c)) for c in trailing)
