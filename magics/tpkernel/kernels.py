@@ -325,6 +325,8 @@ class BlockedName:
 
     def _error(self) -> StaleKernelError:
         message = f"'{self._name}' is blocked: {self._reason} Fix that cell and run it again."
+        if self._reason.endswith("no more."):
+            message = f"'{self._name}' is gone: {self._reason}"
         return StaleKernelError(message)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

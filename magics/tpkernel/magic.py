@@ -23,33 +23,41 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from tensorplay.utils import cpp_jit
-from tpkernel.cell import KEYS
+from tpkernel.cell import KEYS, Cell
 from tpkernel.checks import CHECKS
 from tpkernel.cpp import parse_source
 from tpkernel.errors import CellError
 from tpkernel.kernels import BlockedName, Function, KernelModule, Operator
 from tpkernel.line import AT_LINE, REFUSE, hoist_magic, nearest_option, split_line
-from tpkernel.pipeline import BuiltCell, Request, build_cell, check, parse_request, with_records
+from tpkernel.pipeline import BuiltCell, Request, build_cell, check, with_records
 from tpkernel.render import error_html
 from tpkernel.report import Report
+from tpkernel.spec import CellSpec
 from tpkernel.widget import ReportWidget
 from tpkernel.worker import DEFAULT_BUDGET, shared_worker
 
 __all__ = ["TpKernelMagics", "last_report", "load_ipython_extension", "unload_ipython_extension"]
 
+_ABSENT = object()
 _OURS = (Operator, Function, KernelModule, BlockedName)
 _FAILURES = (CellError, cpp_jit.BuildError, cpp_jit.MissingToolError)
 
 
 @dataclass
 class Slot:
-    """What one cell made at its last run: names, operators and the widget that shows them."""
+    """What one cell made at its last run: names, operators and the widget that shows them.
+
+    `blocked` holds the names that a failed run took away, with the values they had before; they
+    come back once the cell builds. `stopped` are the operators whose kernels it took away.
+    """
 
     cell: str
     names: tuple[str, ...]
     operators: tuple[str, ...] = ()
     definitions: tuple[Any, ...] = ()
     widget: ReportWidget | None = None
+    blocked: dict[str, Any] = field(default_factory=dict)
+    stopped: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -165,8 +173,6 @@ class TpKernelMagics(Magics):
             first_line=options.at_line + 1,
             option_line=options.at_line,
         )
-        if request.checks and ("tp::" in cell or "op" in cell):
-            shared_worker().start()  # its imports run beside the compiler
         try:
             built = self._build(request, replace=options.replace)
         except _FAILURES as problem:
@@ -204,26 +210,28 @@ class TpKernelMagics(Magics):
     # -- building -----------------------------------------------------------------------------
 
     def _build(self, request: Request, *, replace: bool) -> BuiltCell:
-        cell = parse_request(request)
-        if not replace:
-            self._refuse_foreign(cell)
-        return build_cell(request, cell)
+        def on_read(cell: Cell, spec: CellSpec) -> None:
+            if not replace:
+                self._refuse_foreign(cell, spec)
+            if request.checks and any(not o.helper for o in spec.operators):
+                shared_worker().start()  # its imports run beside the compiler
 
-    def _refuse_foreign(self, cell: Any) -> None:
+        return build_cell(request, on_read)
+
+    def _refuse_foreign(self, cell: Cell, spec: CellSpec) -> None:
         """Refuse an operator that another cell of the notebook defines."""
         own = self._cell_id()
         if own is None:
             return  # without cell ids a cell run again cannot be told from another one
-        for entry in cell.entries:
-            name = str(entry.values.get("op", "")).split("(")[0].split(".")[0].strip()
+        for operator in spec.operators:
             for key, slot in self.session.slots.items():
-                if key.startswith("id:") and key != f"id:{own}" and name in slot.operators:
+                if key.startswith("id:") and key != f"id:{own}" and operator.name in slot.operators:
                     message = (
                         f"is defined by the cell that ran as {slot.cell}, and this one "
                         f"({cell.name}) defines it too. Give one of them another name, or run "
                         "this one with --replace."
                     )
-                    raise cell.error(message, line=entry.line_of("op"), subject=name)
+                    raise cell.error(message, line=operator.line, subject=operator.name)
 
     def _cell_id(self) -> str | None:
         """Return the front end's id of the running cell, where there is one."""
@@ -252,6 +260,7 @@ class TpKernelMagics(Magics):
             for name in previous.names:
                 if name not in report.bound and isinstance(shell.user_ns.get(name), _OURS):
                     del shell.user_ns[name]
+        self._release(key, previous, built)
         for other in self.session.slots.values():  # a name has one owner
             other.names = tuple(n for n in other.names if n not in report.bound)
             other.operators = tuple(
@@ -276,6 +285,33 @@ class TpKernelMagics(Magics):
         _remember(report)
         slot.widget.show(report)
         shown.done()
+
+    def _release(self, key: str, previous: Slot | None, built: BuiltCell) -> None:
+        """Give back the names that failed runs of this cell have blocked.
+
+        Without cell ids, the failed runs of this cell are those that blocked a name that it binds.
+        """
+        shell = self.shell
+        assert shell is not None  # noqa: S101  (a magic runs in a shell)
+        slots, bound = self.session.slots, built.report.bound
+        failed = [previous] if previous is not None else []
+        if not key.startswith("id:"):
+            failed += [slot for slot in slots.values() if not set(bound).isdisjoint(slot.blocked)]
+        for slot in failed:
+            for name, value in slot.blocked.items():
+                if name in bound or not isinstance(shell.user_ns.get(name), BlockedName):
+                    continue
+                if value is _ABSENT or (previous is not None and name in previous.names):
+                    del shell.user_ns[name]
+                else:
+                    shell.user_ns[name] = value
+            slot.blocked = {}
+            for operator in slot.stopped:
+                if operator.name not in {o.name for o in built.spec.operators}:
+                    reason = f"its cell ran again as {built.report.cell} and defines it no more."
+                    operator.register_kernel(None, BlockedName(operator.name, reason))
+        for empty in [k for k, slot in slots.items() if not slot.names and not slot.blocked]:
+            del slots[empty]
 
     def _widget(self, built: BuiltCell, report: Report) -> ReportWidget:
         if all(o.helper for o in built.spec.operators):
@@ -305,11 +341,16 @@ class TpKernelMagics(Magics):
         previous = self.session.slots.get(key)
         blocked = {*names, *(previous.names if previous is not None else ())}
         reason = f"{request.cell_name} did not build: {_first_line(problem)}"
+        slot = self.session.slots.setdefault(key, Slot(request.cell_name, ()))
         for name in blocked:
-            if name not in shell.user_ns or isinstance(shell.user_ns[name], _OURS):
+            value = shell.user_ns.get(name, _ABSENT)
+            if value is _ABSENT or isinstance(value, _OURS):
+                if not isinstance(value, BlockedName):
+                    slot.blocked[name] = value
                 shell.user_ns[name] = BlockedName(name, reason)
         for operator in previous.definitions if previous is not None else ():
             operator.register_kernel(None, BlockedName(operator.name, reason))
+            slot.stopped = (*slot.stopped, operator)
 
     def _show_expected(self, problem: Exception) -> None:
         text = f"{type(problem).__name__}: {problem}"

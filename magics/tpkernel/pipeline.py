@@ -154,13 +154,17 @@ def _sort_flag(flags: _Flags, head: str, rest: str) -> None:
         flags.cflags.append(word)
 
 
-def parse_request(request: Request) -> Cell:
-    """Parse a request's text."""
-    return parse_cell(request.text, name=request.cell_name, first_line=request.first_line)
-
-
-def build_cell(request: Request, cell: Cell | None = None) -> BuiltCell:
+def build_cell(
+    request: Request, on_read: Callable[[Cell, CellSpec], None] = lambda cell, spec: None
+) -> BuiltCell:
     """Build and load a cell; no checks yet.
+
+    Parameters
+    ----------
+    request
+        What to build.
+    on_read
+        Called before the compiler with what the cell declares; may refuse it by an exception.
 
     Raises
     ------
@@ -172,7 +176,7 @@ def build_cell(request: Request, cell: Cell | None = None) -> BuiltCell:
         There is no compiler.
     """
     start = time.perf_counter()
-    cell = cell or parse_request(request)
+    cell = parse_cell(request.text, name=request.cell_name, first_line=request.first_line)
     spec = read_cell(
         cell,
         Options(
@@ -183,6 +187,7 @@ def build_cell(request: Request, cell: Cell | None = None) -> BuiltCell:
             option_line=request.option_line,
         ),
     )
+    on_read(cell, spec)
     parsed = time.perf_counter()
     found = _compile(request, cell, spec)
     built = time.perf_counter()

@@ -382,6 +382,55 @@ def test_a_failed_build_blocks_the_registered_operator_too(shell: Shell):
     assert shell.ok("tp.ops.mylib.softplus(x).shape").result == (2,)
 
 
+@pytest.mark.parametrize("cell_id", [None, "one"])
+def test_a_name_that_only_a_failed_edit_defined_is_released_by_its_fix(shell: Shell, cell_id):
+    in_cell(shell, "other" if cell_id else None)
+    shell.kernel("int64_t g() { return 7; }")
+    in_cell(shell, cell_id)
+    shell.kernel("int64_t f() { return 1; }")
+    for _ in range(2):
+        shell.kernel(
+            "int64_t f() { return 1; }\nint64_t g() { return h; }\nint64_t k() { return h; }"
+        )
+    for call in ("f()", "g()", "k()"):
+        assert isinstance(shell.run(call).error, StaleKernelError)
+    shell.kernel("int64_t f() { return 2; }")
+    assert shell.ok("f(), g()").result == (2, 7)
+    assert isinstance(shell.run("k()").error, NameError)
+    assert len(_SESSIONS[shell.ip].slots) == 2
+    in_cell(shell, None)
+
+
+def test_an_operator_that_the_fix_leaves_out_says_so(shell: Shell):
+    in_cell(shell, "one")
+    shell.kernel(SOFTPLUS, "--no-check")
+    shell.kernel(SOFTPLUS.replace("x.numel()", "x.nummel()"), "--no-check")
+    text = SOFTPLUS.replace("mylib::softplus", "mylib::plus").replace(
+        "derivatives:", "kernel: softplus\nderivatives:"
+    )
+    assert shell.kernel(text, "--no-check").error is None
+    ran = shell.run("tp.ops.mylib.softplus(tp.ones(2))")
+    assert isinstance(ran.error, StaleKernelError)
+    assert "defines it no more" in str(ran.error)
+    assert isinstance(shell.run("softplus").error, NameError)
+    in_cell(shell, None)
+
+
+def test_an_operator_from_typed_views_alone_belongs_to_its_cell_too(shell: Shell):
+    text = "template <class T> void vv(tp::In<T> x, tp::Out<T> out) { out[0] = x[0] * 2; }"
+    in_cell(shell, "one")
+    assert shell.kernel(text, "--no-check").error is None
+    in_cell(shell, "two")
+    ran = shell.kernel(text, "--no-check")
+    assert isinstance(ran.error, CellError)
+    assert ran.error.line == 2
+    assert "cell::vv" in str(ran.error)
+    declared = f"/*---\nop: cell::vv(Tensor x) -> Tensor\n---*/\n{text}"
+    assert "--replace" in str(shell.kernel(declared, "--no-check").error)
+    assert shell.kernel(text, "--no-check --name other").error is None  # other::vv
+    in_cell(shell, None)
+
+
 def test_an_operator_made_in_python_is_not_taken_over(shell: Shell):
     shell.ok(
         "@tp.library.custom_op('mine::twice', mutates_args=())\n"
