@@ -69,6 +69,14 @@ from tensorplay._dtype import (
 )
 from tensorplay._functions import *  # noqa: F403 - listed in the stub
 from tensorplay._functions import __all__ as _operator_names
+from tensorplay._grids import (
+    frombuffer,
+    logspace,
+    meshgrid,
+    scalar_tensor,
+    tril_indices,
+    triu_indices,
+)
 from tensorplay._printing import set_printoptions
 from tensorplay._tensor import Size, Tensor
 from tensorplay.autograd import (
@@ -140,6 +148,7 @@ __all__ = [
     "float64",
     "from_dlpack",
     "from_numpy",
+    "frombuffer",
     "full",
     "full_like",
     "get_default_device",
@@ -160,8 +169,10 @@ __all__ = [
     "linalg",
     "linspace",
     "load",
+    "logspace",
     "long",
     "manual_seed",
+    "meshgrid",
     "no_grad",
     "nonzero",
     "normal",
@@ -180,6 +191,7 @@ __all__ = [
     "repeat_interleave",
     "result_type",
     "save",
+    "scalar_tensor",
     "seed",
     "set_default_device",
     "set_default_dtype",
@@ -192,6 +204,8 @@ __all__ = [
     "tensordot",
     "testing",
     "to_dlpack",
+    "tril_indices",
+    "triu_indices",
     "uint8",
     "uint16",
     "uint32",
