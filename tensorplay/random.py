@@ -15,6 +15,7 @@ import numpy as np
 from tensorplay import _device, _dtype
 from tensorplay._creation import shape_of
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
+from tensorplay.autograd import batched
 from tensorplay.ops.arguments import reject
 
 if TYPE_CHECKING:
@@ -145,6 +146,28 @@ def _sampled(
     requires_grad: bool,
     generator: Generator | None,
     default: dtype_ | None = None,
+) -> Tensor:
+    if batched.state.levels:  # inside of vmap, which says what the samples share
+        from tensorplay.ops.batching import sampled
+
+        return sampled(
+            where,
+            lambda: _sampled_once(
+                where, size, draw, dtype, device, requires_grad, generator, default
+            ),
+        )
+    return _sampled_once(where, size, draw, dtype, device, requires_grad, generator, default)
+
+
+def _sampled_once(
+    where: str,
+    size: tuple[Any, ...],
+    draw: Any,
+    dtype: Any,
+    device: Any,
+    requires_grad: bool,
+    generator: Generator | None,
+    default: dtype_ | None,
 ) -> Tensor:
     shape = shape_of(where, size)
     d = _dtype.as_dtype(default or _dtype.get_default_dtype() if dtype is None else dtype, where)

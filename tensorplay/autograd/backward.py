@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
+from tensorplay.autograd.batched import BatchedTensor, Level, batch, expose
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.function_context import zeros_of
 from tensorplay.autograd.graph import (
@@ -148,7 +149,14 @@ def backward(
             "`grad_variables` is deprecated. Use `grad_tensors`.", FutureWarning, stacklevel=2
         )
         grad_tensors = grad_variables if grad_tensors is None else grad_tensors
-    roots = _roots("backward", _as_sequence(tensors, "backward", "tensors"), grad_tensors)
+    outs = _as_sequence(tensors, "backward", "tensors")
+    if any(isinstance(out, BatchedTensor) for out in outs):
+        message = (
+            "[backward] vmap: there is one .grad for all samples, so that backward() is not "
+            "possible inside. Write func.grad(f), or autograd.grad(y, x)."
+        )
+        raise RuntimeError(message)
+    roots = _roots("backward", outs, grad_tensors)
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
         run_backward(roots, retain_graph=keep, create_graph=create_graph)
@@ -242,9 +250,14 @@ def grad(
         message = "[grad] argument 'inputs': cannot be empty."
         raise RuntimeError(message)
     keep = create_graph if retain_graph is None else retain_graph
-    edges = [_wanted_edge("grad", tensor, number) for number, tensor in enumerate(wanted)]
+    edges = [_wanted_edge("grad", _value(x), number) for number, x in enumerate(wanted)]
+    samples = any(isinstance(x, BatchedTensor) for x in (*outs, *wanted))
 
     def once(gradients: Any, retain: bool) -> list[Tensor | None]:
+        if samples:
+            return _grad_of_samples(
+                outs, wanted, gradients, edges, retain_graph=retain, create_graph=create_graph
+            )
         return run_backward(
             _roots("grad", outs, gradients),
             retain_graph=retain,
@@ -297,13 +310,64 @@ def _batched(
         )
         raise RuntimeError(message)
     (count,) = sizes
-    rows = [once([g[i] for g in given], keep or i + 1 < count) for i in range(count)]
-    from tensorplay.ops.joining import stack  # operators lie above this module
+    from tensorplay.ops.batching import batching  # operators lie above this module
 
-    return [
-        None if any(g is None for g in column) else stack(list(column))
-        for column in zip(*rows, strict=True)
-    ]
+    level = Level(count)
+    with batching():
+        results = once([batch(g, (level,)) for g in given], keep)
+        return [None if r is None else expose(r, (level,)) for r in results]
+
+
+def _value(tensor: Any) -> Any:
+    return tensor._value if isinstance(tensor, BatchedTensor) else tensor
+
+
+def _grad_of_samples(
+    outs: list[Any],
+    wanted: list[Any],
+    gradients: Any,
+    edges: list[Edge],
+    *,
+    retain_graph: bool,
+    create_graph: bool,
+) -> list[Tensor | None]:
+    """Return gradients inside of vmap, where the graph is that of whole batches.
+
+    Samples do not mix, so that one pass on the whole batches gives the gradient of each sample.
+    """
+    given = [None] * len(outs)
+    if gradients is not None:
+        given = _as_sequence(gradients, "grad", "gradient")
+    groups: dict[Any, list[tuple[Edge, Tensor]]] = {}
+    for number, (out, gradient) in enumerate(zip(outs, given, strict=True)):
+        edge = _wanted_edge("grad", _value(out), number)
+        levels = out._levels if isinstance(out, BatchedTensor) else ()
+        start = _root_gradient("grad", out, gradient, number)
+        groups.setdefault(levels, []).append((edge, expose(start, levels) if levels else start))
+    total: list[Tensor | None] = [None] * len(wanted)
+    for count, (levels, roots) in enumerate(groups.items(), 1):
+        found = run_backward(
+            roots,
+            retain_graph=retain_graph or count < len(groups),
+            create_graph=create_graph,
+            inputs=edges,
+            accumulate=False,
+        )
+        for number, (x, part) in enumerate(zip(wanted, found, strict=True)):
+            if part is None:
+                continue
+            own = x._levels if isinstance(x, BatchedTensor) else ()
+            if own != levels:
+                message = (
+                    f"[grad] vmap: input {number} is the same for all samples and the output is "
+                    "not, so that only the sum of their gradients is known. Pass the input as an "
+                    "argument of the function, or write func.grad(f)."
+                )
+                raise RuntimeError(message)
+            result = batch(part, levels)
+            present = total[number]
+            total[number] = result if present is None else present + result
+    return total
 
 
 def _tensor_backward(

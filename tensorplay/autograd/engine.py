@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.autograd import anomaly_mode, grad_mode
+from tensorplay.autograd.batched import BatchedTensor
 from tensorplay.autograd.graph import (
     AccumulateGrad,
     Edge,
@@ -204,7 +205,7 @@ def _call_watched(
         results = _call(state, node, grads, needed)
         if anomaly_mode.state.check_nan:
             for number, result in enumerate(results):
-                if isinstance(result, Tensor) and np.isnan(result._elements("backward")).any():
+                if _has_nan(result):
                     message = (
                         f"Function '{node.name()}' returned nan values in its {number}th output."
                     )
@@ -213,6 +214,11 @@ def _call_watched(
         anomaly_mode.explain(error, node.name(), node.metadata.get("traceback"))
         raise
     return results
+
+
+def _has_nan(result: Any) -> bool:
+    value = result._value if isinstance(result, BatchedTensor) else result
+    return isinstance(value, Tensor) and bool(np.isnan(value._elements("backward")).any())
 
 
 def _wrong_count(node: Node, got: int) -> str:

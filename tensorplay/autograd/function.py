@@ -10,6 +10,12 @@ from typing import Any
 
 from tensorplay._tensor import Tensor, spec_of
 from tensorplay.autograd import forward_ad, grad_mode
+from tensorplay.autograd.batched import BatchedTensor
+from tensorplay.autograd.function_batching import (
+    apply_by_generated_rule,
+    apply_by_own_rule,
+    refuse,
+)
 from tensorplay.autograd.function_context import FunctionContext, FunctionNode
 from tensorplay.autograd.inplace import ViewOfInput, check_writable, rebase_history
 
@@ -23,7 +29,12 @@ class Function:
     Separate: ``forward(*args)`` and ``setup_context(ctx, inputs, output)``. In both,
     ``backward(ctx, *grad_outputs)`` returns one gradient, or None, per argument of ``forward``,
     and ``jvp(ctx, *tangents)`` may give the forward-mode formula.
+
+    Inside of `func.vmap`, ``vmap(info, in_dims, *args)`` is called with whole batches and returns
+    ``(outputs, out_dims)``; with ``generate_vmap_rule = True`` the other methods run on samples.
     """
+
+    generate_vmap_rule = False
 
     def __init__(self) -> None:
         message = (
@@ -63,6 +74,43 @@ class Function:
         )
         raise NotImplementedError(message)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        """Return the outputs for a batch, and which dimension of each is the batch."""
+        raise NotImplementedError
+
+    @classmethod
+    def _apply_batched(cls, inputs: tuple[Any, ...], names: tuple[str, ...]) -> Any:
+        """Run inside of vmap."""
+        own = cls.vmap is not Function.vmap
+        if own and cls.generate_vmap_rule:
+            message = (
+                f"[{cls.__name__}] vmap: got both generate_vmap_rule=True and a vmap staticmethod. "
+                "Keep one."
+            )
+            raise RuntimeError(message)
+        if own:
+            return apply_by_own_rule(cls, inputs)
+        if not cls.generate_vmap_rule:
+            refuse(cls.__name__)
+
+        def call(ctx: FunctionContext, values: Sequence[Any]) -> Any:
+            count = len(values) - len(names)
+            return cls._call(
+                ctx, tuple(values[:count]), dict(zip(names, values[count:], strict=True))
+            )
+
+        return apply_by_generated_rule(cls, inputs, call)
+
+    @classmethod
+    def _call(cls, ctx: FunctionContext, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run forward, and set-up if there is one."""
+        if cls.setup_context is Function.setup_context:
+            return cls.forward(ctx, *args, **keywords)
+        output = cls.forward(*args, **keywords)
+        cls.setup_context(ctx, (*args, *keywords.values()), output)
+        return output
+
     @classmethod
     def _formula(cls) -> Callable[..., Any]:
         return cls.vjp if cls.backward is Function.backward else cls.backward
@@ -85,15 +133,13 @@ class Function:
         given = len(args) + len(kwargs)
         args, keywords = _bind(cls.forward, args, kwargs, separate=separate)
         inputs = (*args, *keywords.values())
+        if any(isinstance(x, BatchedTensor) for x in inputs):
+            return cls._apply_batched(inputs, tuple(keywords))
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         ctx = FunctionContext(tuple(isinstance(x, Tensor) and x.requires_grad for x in inputs))
         recording = grad_mode.state.enabled and any(ctx.needs_input_grad)
         with grad_mode.no_grad(), forward_ad.without_tangents(tensors) as tangents:
-            if separate:
-                output = cls.forward(*args, **keywords)
-                cls.setup_context(ctx, inputs, output)
-            else:
-                output = cls.forward(ctx, *args, **keywords)
+            output = cls._call(ctx, args, keywords)
         results = output if isinstance(output, (tuple, list)) else (output,)
         _check_dirty(cls.__name__, ctx, tensors, results, recording=recording)
         outputs = _own_outputs(cls.__name__, ctx, tensors, results, recording=recording)

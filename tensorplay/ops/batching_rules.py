@@ -1,0 +1,564 @@
+"""Batching rules of the operators, one per family.
+
+A rule gets a `Call` and returns the results with the dimensions of the batch in front. Shapes and
+types of one sample are checked before, and the results after. Where a rule raises `NoRule`, and for
+the operators in `SAMPLE_BY_SAMPLE`, the samples are computed one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tensorplay._tensor import Tensor, wrap
+from tensorplay.autograd.batched import BatchedTensor, levels_of, physical
+from tensorplay.ops.batching import Call, NoRule, Rule
+from tensorplay.ops.operator import OPERATORS
+from tensorplay.ops.primitive import Primitive
+
+__all__ = ["READS_VALUES", "RULES", "SAMPLE_BY_SAMPLE", "batched_with"]
+
+RULES: dict[str, Rule] = {}
+
+
+def _register(rule: Rule, *names: str) -> None:
+    RULES.update(dict.fromkeys(names, rule))
+
+
+def _tensors(call: Call) -> dict[str, Any]:
+    """Return the arguments that are tensors, by name."""
+    pairs = zip(call.operator.names, call.values, strict=True)
+    return {name: value for name, value in pairs if isinstance(value, Tensor)}
+
+
+# --- elementwise ----------------------------------------------------------------------------------
+
+
+def _elementwise(call: Call) -> Any:
+    """Operands broadcast against each other, and so do their batches."""
+    tensors = _tensors(call)
+    ndim = max(t.ndim for t in tensors.values())
+    return call.run(**{name: call.padded(t, ndim) for name, t in tensors.items()})
+
+
+def _copy(call: Call) -> Any:
+    """Give the first operand all samples, as the result has its shape."""
+    ndim = call.ndim("input")
+    return call.run(input=call.full("input"), src=call.padded(call["src"], ndim))
+
+
+def _where(call: Call) -> Any:
+    if call["input"] is None:
+        message = (
+            "[where] vmap: the positions where a condition holds differ in number between the "
+            "samples. Write where(condition, a, b)."
+        )
+        raise RuntimeError(message)
+    return _elementwise(call)
+
+
+def _masked_fill(call: Call) -> Any:
+    """Choose where the value differs between the samples: it may be a single number only."""
+    if not call.is_batched("value"):
+        ndim = max(call.ndim("input"), call.ndim("mask"))
+        return call.run(
+            input=call.padded(call["input"], ndim), mask=call.padded(call["mask"], ndim)
+        )
+    ndim = max(call.ndim("input"), call.ndim("mask"))
+    operands = [call.padded(call[name], ndim) for name in ("mask", "value", "input")]
+    return OPERATORS["where"].apply(tuple(operands))
+
+
+_LINEAR_ELEMENTWISE = (
+    "add", "sub", "neg", "conj", "real", "imag", "sgn", "abs", "angle", "complex", "polar", "clone",
+    "_contiguous", "_cast",
+)  # fmt: skip
+
+for _name, _operator in OPERATORS.items():
+    if isinstance(_operator, Primitive) and _operator.jvp == "elementwise":
+        _register(_elementwise, _name)
+_register(_elementwise, *_LINEAR_ELEMENTWISE)
+_register(_copy, "copy")
+_register(_where, "where")
+_register(_masked_fill, "masked_fill")
+
+
+# --- operators on the last dimensions -------------------------------------------------------------
+
+
+def _trailing(call: Call) -> Any:
+    """Call the operator, which leaves the dimensions in front alone."""
+    return call.run(input=call.full("input"))
+
+
+def _matrices(call: Call) -> Any:
+    """Call the operator, which takes batches of matrices itself."""
+    return call.run(**{name: call.full(name) for name in _tensors(call)})
+
+
+def _solve(call: Call) -> Any:
+    """Right-hand sides may be vectors; then they are not told from matrices in a batch."""
+    left, right = call.ndim("A"), call.ndim("B")
+    if right != left:
+        raise NoRule
+    return _matrices(call)
+
+
+def _one_hot(call: Call) -> Any:
+    if call["num_classes"] < 0:
+        message = "[one_hot] vmap: the number of classes depends on values. Pass num_classes."
+        raise RuntimeError(message)
+    return call.run(tensor=call.full("tensor"))
+
+
+def _pad(call: Call) -> Any:
+    if call["mode"] != "constant":
+        raise NoRule
+    return call.run(input=call.full("input"))
+
+
+_register(_trailing, "tril", "triu", "view_as_real", "view_as_complex")
+_register(
+    _matrices,
+    *("linalg_inv", "_slogdet", "linalg_det", "linalg_pinv", "_cholesky", "_eigh", "_svd"),
+    *("_svd_full", "_qr", "_qr_complete"),
+)
+_register(_solve, "_solve")
+_register(_one_hot, "one_hot")
+_register(_pad, "pad")
+
+
+# --- movement -------------------------------------------------------------------------------------
+
+
+def _to_shape(parameter: str) -> Rule:
+    """Put the shape of the batch before that of the result, which is an argument."""
+
+    def rule(call: Call) -> Any:
+        shape = (*call.sizes, *call.out[0].shape)
+        return call.run(input=call.full("input"), **{parameter: shape})
+
+    return rule
+
+
+def _expand(call: Call) -> Any:
+    shape = call.out[0].shape
+    value = call.padded(call["input"], len(shape))
+    return call.run(input=value, size=(*call.sizes, *shape))
+
+
+def _squeeze(call: Call) -> Any:
+    dims, ndim = call["dim"], call.ndim("input")
+    shape = call["input"].shape
+    if dims is None:
+        chosen = [d for d in range(ndim) if shape[d] == 1]
+    else:
+        chosen = [d % ndim for d in ([dims] if isinstance(dims, int) else dims)] if ndim else []
+    return call.run(input=call.full("input"), dim=tuple(d + call.lead for d in chosen))
+
+
+def _unsqueeze(call: Call) -> Any:
+    return call.run(input=call.full("input"), dim=call.shifted(call["dim"], call.ndim("input") + 1))
+
+
+def _permute(call: Call) -> Any:
+    ndim = call.ndim("input")
+    dims = [call.shifted(d, ndim) for d in call["dims"]]
+    return call.run(input=call.full("input"), dims=(*range(call.lead), *dims))
+
+
+def _transpose(call: Call) -> Any:
+    ndim = call.ndim("input")
+    if not ndim:
+        return call.full("input")
+    return call.run(
+        input=call.full("input"),
+        dim0=call.shifted(call["dim0"], ndim),
+        dim1=call.shifted(call["dim1"], ndim),
+    )
+
+
+def _flip(call: Call) -> Any:
+    ndim = call.ndim("input")
+    dims = call["dims"]
+    dims = [dims] if isinstance(dims, int) else dims
+    if not ndim:
+        return call.full("input").clone()
+    return call.run(input=call.full("input"), dims=tuple(call.shifted(d, ndim) for d in dims))
+
+
+def _roll(call: Call) -> Any:
+    ndim, value = call.ndim("input"), call.full("input")
+    dims = call["dims"]
+    if not ndim:
+        return value.clone()
+    if dims is None or (not isinstance(dims, int) and not len(dims)):
+        flat = value.reshape((*call.sizes, math.prod(call["input"].shape)))
+        return call.run(input=flat, dims=(call.lead,)).reshape(value.shape)
+    dims = [dims] if isinstance(dims, int) else dims
+    return call.run(input=value, dims=tuple(call.shifted(d, ndim) for d in dims))
+
+
+def _slice(call: Call) -> Any:
+    bounds = {
+        "start": (*[0] * call.lead, *call["start"]),
+        "stop": (*call.sizes, *call["stop"]),
+        "step": (*[1] * call.lead, *call["step"]),
+        "shape": (*call.sizes, *call["shape"]),
+    }
+    return call.run(input=call.full("input"), **bounds)
+
+
+def _diagonal(call: Call) -> Any:
+    ndim = call.ndim("input")
+    return call.run(
+        input=call.full("input"),
+        dim1=call.shifted(call["dim1"], ndim),
+        dim2=call.shifted(call["dim2"], ndim),
+    )
+
+
+def _diagonal_adjoint(call: Call) -> Any:
+    ndim = len(call["shape"])
+    return call.run(
+        input=call.full("input"),
+        shape=(*call.sizes, *call["shape"]),
+        dim1=call.shifted(call["dim1"], ndim),
+        dim2=call.shifted(call["dim2"], ndim),
+    )
+
+
+def _sum_to_size(call: Call) -> Any:
+    size = tuple(call["size"])
+    ones = [1] * (call.ndim("input") - len(size))
+    found = call.run(input=call.full("input"), size=(*call.sizes, *ones, *size))
+    return found.reshape((*call.sizes, *size))
+
+
+_register(_to_shape("shape"), "reshape")
+_register(_expand, "expand")
+_register(_squeeze, "squeeze")
+_register(_unsqueeze, "unsqueeze")
+_register(_permute, "permute")
+_register(_transpose, "transpose")
+_register(_flip, "flip")
+_register(_roll, "roll")
+_register(_slice, "_slice", "_slice_adjoint")
+_register(_diagonal, "diagonal")
+_register(_diagonal_adjoint, "_diagonal_adjoint")
+_register(_sum_to_size, "sum_to_size")
+
+
+# --- along a dimension ----------------------------------------------------------------------------
+
+
+def _with_dimension(call: Call, name: str) -> Tensor:
+    """Return an argument with all samples, a single number as a vector of one."""
+    value = call.full(name)
+    return value if call.ndim(name) else value.unsqueeze(-1)
+
+
+def _along(*operands: str, dim: str = "dim") -> Rule:
+    """Work along one dimension of the operands, which lies further back."""
+
+    def rule(call: Call) -> Any:
+        values = {name: _with_dimension(call, name) for name in operands if call[name] is not None}
+        scalar = not call.ndim(operands[0])
+        if call[dim] is None:
+            raise NoRule
+        found = call.run(**values, **{dim: call.shifted(call[dim], call.ndim(operands[0]) or 1)})
+        if not scalar:
+            return found
+        return tuple(map(_as_scalar, found)) if isinstance(found, tuple) else _as_scalar(found)
+
+    def _as_scalar(value: Tensor) -> Tensor:
+        keeps = value.ndim and value._array.shape[-1] == 1
+        result: Tensor = value.squeeze(-1) if keeps else value
+        return result
+
+    def checked(call: Call) -> Any:
+        found = rule(call)
+        many = isinstance(found, tuple)
+        fits = [
+            f if f._array.shape == (*call.sizes, *s.shape) else f.reshape((*call.sizes, *s.shape))
+            for f, s in zip(found if many else (found,), call.out, strict=True)
+        ]
+        return tuple(fits) if many else fits[0]
+
+    return checked
+
+
+def _reduce(call: Call) -> Any:
+    """Take a number of dimensions together; by default all of the sample."""
+    ndim, dims = call.ndim("input"), call["dim"]
+    value = _with_dimension(call, "input")
+    if not ndim:
+        return call.run(input=value, dim=(call.lead,), keepdim=False)
+    if dims is None or (not isinstance(dims, int) and not len(dims)):
+        dims = range(ndim)
+    dims = [dims] if isinstance(dims, int) else dims
+    return call.run(input=value, dim=tuple(call.shifted(d, ndim) for d in dims))
+
+
+def _over_dims(call: Call) -> Any:
+    """Work along several dimensions, each of which lies further back."""
+    ndim = call.ndim("input")
+    return call.run(input=call.full("input"), dim=tuple(call.shifted(d, ndim) for d in call["dim"]))
+
+
+def _argmax(call: Call) -> Any:
+    if call["dim"] is not None:
+        return _ALONG_INPUT(call)
+    if not call["input"].numel():
+        raise NoRule
+    flat = call.full("input").reshape((*call.sizes, -1))
+    found = call.run(input=flat, dim=call.lead, keepdim=False)
+    return found.reshape((*call.sizes, *call.out[0].shape))
+
+
+def _index_select(call: Call) -> Any:
+    if call.is_batched("index") or not call.ndim("input"):
+        raise NoRule
+    dim = call.shifted(call["dim"], call.ndim("input"))
+    return call.run(input=call.full("input"), dim=dim)
+
+
+def _index_add(call: Call) -> Any:
+    if call.is_batched("index") or not call.ndim("input"):
+        raise NoRule
+    dim = call.shifted(call["dim"], call.ndim("input"))
+    return call.run(input=call.full("input"), source=call.full("source"), dim=dim)
+
+
+_ALONG_INPUT = _along("input")
+_register(
+    _ALONG_INPUT,
+    *("softmax", "log_softmax", "cumsum", "cumprod", "sort", "topk", "kthvalue", "_median_along"),
+    *("_max_along", "_min_along", "unbind", "split_with_sizes"),
+)
+_register(_along("input", dim="dimension"), "unfold")
+_register(_along("input", "index"), "gather")
+_register(_along("input", "index", "src"), "scatter", "scatter_add")
+_register(
+    _reduce,
+    *("sum", "mean", "prod", "amax", "amin", "any", "all", "count_nonzero", "var", "std"),
+    *("logsumexp", "norm"),
+)
+_register(_argmax, "argmax", "argmin")
+_register(_over_dims, "_fft_c2c")
+_register(_ALONG_INPUT, "_fft_r2c", "_fft_c2r_adjoint")
+_register(_index_select, "index_select")
+_register(_index_add, "index_add")
+
+
+def _unfold_adjoint(call: Call) -> Any:
+    ndim = len(call["shape"])
+    if not ndim:
+        raise NoRule
+    return call.run(
+        input=call.full("input"),
+        shape=(*call.sizes, *call["shape"]),
+        dimension=call.shifted(call["dimension"], ndim),
+    )
+
+
+_register(_unfold_adjoint, "_unfold_adjoint")
+
+
+# --- joining --------------------------------------------------------------------------------------
+
+
+def _join(call: Call) -> Any:
+    tensors = [physical(t, call.levels) for t in call["tensors"]]
+    ndim = len(call.out[0].shape)
+    return call.run(tensors=tensors, dim=call.shifted(call["dim"], ndim))
+
+
+def _cat(call: Call) -> Any:
+    if any(t.ndim != len(call.out[0].shape) for t in call["tensors"]):
+        raise NoRule  # empty vectors may stand between tensors of any shape
+    return _join(call)
+
+
+_register(_join, "stack")
+_register(_cat, "cat")
+
+
+# --- products of matrices -------------------------------------------------------------------------
+
+
+def _matmul(call: Call) -> Any:
+    """Vectors become matrices; the batches are broadcast by the operator itself."""
+    left, right = call["input"], call["other"]
+    ranks = left.ndim, right.ndim
+    ndim = max(*ranks, 2)
+
+    def prepared(value: Tensor, axis: int) -> Any:
+        if value.ndim == 1:
+            value = value.unsqueeze(axis)
+        return call.padded(value, ndim)
+
+    found = call.run(input=prepared(left, 0), other=prepared(right, 1))
+    return found.reshape((*call.sizes, *call.out[0].shape)) if 1 in ranks else found
+
+
+def _einsum(call: Call) -> Any:
+    inputs, output = call["equation"].split("->")
+    free = [c for c in _LETTERS if c not in call["equation"]]
+    if len(free) < call.lead:
+        raise NoRule
+    letters = "".join(free[: call.lead])
+    terms, operands = [], []
+    for term, operand in zip(inputs.split(","), call["operands"], strict=True):
+        if isinstance(operand, BatchedTensor):
+            terms.append(letters + term)
+            operands.append(physical(operand, call.levels, expand=False))
+        else:
+            terms.append(term)
+            operands.append(operand)
+    return call.run(operands=operands, equation=f"{','.join(terms)}->{letters}{output}")
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+_register(_matmul, "matmul")
+_register(_einsum, "_einsum")
+
+
+# --- operators that have a batch of their own -----------------------------------------------------
+
+
+def _merge(batched: str, *fixed: str) -> Rule:
+    """Make the batch part of the first dimension, which is a batch already."""
+
+    def rule(call: Call) -> Any:
+        if any(call.is_batched(name) for name in fixed):
+            raise NoRule
+        value = call.full(batched)
+        shape = value._array.shape
+        flat = value.reshape((math.prod(shape[: call.lead + 1]), *shape[call.lead + 1 :]))
+        found = call.run(**{batched: flat})
+        many = isinstance(found, tuple)
+        parts = tuple(
+            f.reshape((*call.sizes, *s.shape))
+            for f, s in zip(found if many else (found,), call.out, strict=True)
+        )
+        return parts if many else parts[0]
+
+    return rule
+
+
+_register(_merge("input", "weight"), "_convolution")
+
+
+# --- indexing by tensors --------------------------------------------------------------------------
+
+
+def _grid(call: Call, ndim: int) -> list[Tensor]:
+    """Return, per level, the numbers of the samples, to index with beside `ndim` dimensions."""
+    found = []
+    for place, size in enumerate(call.sizes):
+        shape = [1] * (call.lead + ndim)
+        shape[place] = size
+        found.append(wrap(np.arange(size).reshape(shape)))
+    return found
+
+
+def _indices(call: Call) -> list[Any]:
+    """Return the index tensors with those of the batch in front."""
+    indices = call["indices"]
+    given = [i for i in indices if i is not None]
+    places = [n for n, i in enumerate(indices) if i is not None]
+    together = places[-1] - places[0] + 1 == len(places)
+    if not levels_of(given):
+        if not together:
+            raise NoRule
+        return [*[None] * call.lead, *indices]
+    if not together or places[0] != 0:
+        raise NoRule
+    ndim = max(i.ndim for i in given)
+    spread = [call.padded(i, ndim) for i in given]
+    return [*_grid(call, ndim), *spread]
+
+
+def _index(call: Call) -> Any:
+    return call.run(input=call.full("input"), indices=_indices(call))
+
+
+def _index_adjoint(call: Call) -> Any:
+    return call.run(
+        input=call.full("input"), indices=_indices(call), shape=(*call.sizes, *call["shape"])
+    )
+
+
+def _index_put(call: Call) -> Any:
+    indices = _indices(call)
+    chosen = [i for i in call["indices"] if i is not None]
+    front = next(n for n, i in enumerate(call["indices"]) if i is not None)
+    ndim = max(i.ndim for i in chosen)
+    rest = call.ndim("input") - len(chosen) - front
+    return call.run(
+        input=call.full("input"),
+        indices=indices,
+        values=call.padded(call["values"], front + ndim + rest),
+    )
+
+
+_register(_index, "_index")
+_register(_index_adjoint, "_index_adjoint")
+_register(_index_put, "index_put")
+
+
+# --- views by strides -----------------------------------------------------------------------------
+
+
+def _as_strided(call: Call) -> Any:
+    """Each sample gets memory of its own: strides would reach into that of the others."""
+    value = call.full("input")
+    if not value.numel():
+        raise NoRule
+    shape = call["input"].shape
+    flat = value.reshape((-1, *shape))
+    parts = [call.run(input=flat[i].clone(), input_offset=0) for i in range(flat.shape[0])]
+    whole = OPERATORS["stack"].apply((parts, 0))
+    return whole.reshape((*call.sizes, *call.out[0].shape))
+
+
+_register(_as_strided, "_as_strided")
+
+# Operators that run sample by sample, and why.
+SAMPLE_BY_SAMPLE: dict[str, str] = dict.fromkeys(
+    ("_nonzero", "_unique"), "the shape of the result depends on the values"
+)
+SAMPLE_BY_SAMPLE.update(
+    dict.fromkeys(
+        ("_dropout_mask", "_standard_normal", "_uniform", "bernoulli", "multinomial"),
+        "`vmap(randomness=…)` says which samples share their random numbers",
+    )
+)
+SAMPLE_BY_SAMPLE.update(
+    dict.fromkeys(
+        ("_convolution_to_input", "_convolution_to_weight"),
+        "the batch of a convolution's gradients is summed or part of `size`",
+    )
+)
+SAMPLE_BY_SAMPLE.update(
+    {
+        "isin": "the elements to look for differ in number from the samples",
+        "searchsorted": "boundaries of a batch are searched per sample",
+        "_pick_class": "the dimension of the classes has a place of its own",
+        "_place_class": "the dimension of the classes has a place of its own",
+        "_max_pool": "windows and padding are those of the last dimensions of one sample",
+    }
+)
+
+
+# Composites whose bodies check values: they run sample by sample as a whole.
+READS_VALUES = frozenset({"nll_loss", "cross_entropy", "binary_cross_entropy"})
+
+
+def batched_with(name: str) -> Rule | str | None:
+    """Return the rule of an operator, or the reason why there is none."""
+    return RULES.get(name) or SAMPLE_BY_SAMPLE.get(name)
