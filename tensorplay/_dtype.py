@@ -96,6 +96,11 @@ int16: Final = dtype("int16", np.int16, INTEGER)
 int32: Final = dtype("int32", np.int32, INTEGER)
 int64: Final = dtype("int64", np.int64, INTEGER)
 float16: Final = dtype("float16", np.float16, FLOATING)
+# One byte: e and m give the bits of exponent and mantissa, f has no infinity, uz no negative zero.
+float8_e4m3fn: Final = dtype("float8_e4m3fn", ml_dtypes.float8_e4m3fn, FLOATING)
+float8_e4m3fnuz: Final = dtype("float8_e4m3fnuz", ml_dtypes.float8_e4m3fnuz, FLOATING)
+float8_e5m2: Final = dtype("float8_e5m2", ml_dtypes.float8_e5m2, FLOATING)
+float8_e5m2fnuz: Final = dtype("float8_e5m2fnuz", ml_dtypes.float8_e5m2fnuz, FLOATING)
 bfloat16: Final = dtype("bfloat16", ml_dtypes.bfloat16, FLOATING)
 float32: Final = dtype("float32", np.float32, FLOATING)
 float64: Final = dtype("float64", np.float64, FLOATING)
@@ -104,12 +109,17 @@ complex128: Final = dtype("complex128", np.complex128, COMPLEX)
 
 DTYPES: Final = (
     bool_, uint8, uint16, uint32, uint64, int8, int16, int32, int64,
+    float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz,
     float16, bfloat16, float32, float64, complex64, complex128,
 )  # fmt: skip
+# NumPy's types that are too short to add up or multiply in: that is done in float32.
+NARROW: Final = frozenset(d.numpy for d in DTYPES if d.kind == FLOATING and d.itemsize < 4)
 _FROM_NUMPY: Final = {d.numpy: d for d in DTYPES}
 _FROM_NAME: Final = {d.name: d for d in DTYPES}
 # Unsigned types wider than a byte have no common integer type with the others.
 _LONELY: Final = {uint16, uint32, uint64}
+# Types of one byte are for storage: which wider type to compute in is for the caller to say.
+_STORED: Final = {float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz}
 
 _default = float32
 
@@ -203,7 +213,8 @@ def promote_types(a: dtype, b: dtype) -> dtype:
     Raises
     ------
     RuntimeError
-        One is uint16, uint32 or uint64 and the other a different integer type.
+        One is uint16, uint32 or uint64 and the other a different integer type; or one is a
+        floating type of one byte and the other a different floating type.
     """
     if a is b:
         return a
@@ -212,11 +223,11 @@ def promote_types(a: dtype, b: dtype) -> dtype:
         return complex128 if {"float64", "complex128"} & {low.name, high.name} else complex64
     if low.kind < high.kind:
         return high
-    if high.kind == FLOATING:  # float16 and bfloat16 hold each other's range or precision not
-        return float32 if low.itemsize == high.itemsize else max(a, b, key=lambda d: d.itemsize)
-    if a in _LONELY or b in _LONELY:
+    if (a in _LONELY or b in _LONELY) if high.kind == INTEGER else (a in _STORED or b in _STORED):
         message = f"promotion of {a!r} with {b!r} is not supported. Convert one of them first."
         raise RuntimeError(message)
+    if high.kind == FLOATING:  # float16 and bfloat16 hold each other's range or precision not
+        return float32 if low.itemsize == high.itemsize else max(a, b, key=lambda d: d.itemsize)
     if a.is_signed == b.is_signed:
         return max(a, b, key=lambda d: d.itemsize)
     signed = a if a.is_signed else b

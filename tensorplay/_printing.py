@@ -73,7 +73,7 @@ def set_printoptions(
 
 
 def _body(array: Any) -> str:
-    if array.dtype.kind == "V":  # ml_dtypes' types print as their float32 values
+    if array.dtype in _dtype.NARROW and array.dtype != np.float16:  # as their float32 values
         array = array.astype(np.float32)
     shown = _options
     formatter: Any = None

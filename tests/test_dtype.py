@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 import tensorplay as tp
 from tensorplay._dtype import DTYPES
 
-LONELY = {tp.uint16, tp.uint32, tp.uint64}
+STORED = {tp.float8_e4m3fn, tp.float8_e4m3fnuz, tp.float8_e5m2, tp.float8_e5m2fnuz}
+LONELY = {tp.uint16, tp.uint32, tp.uint64} | STORED
 dtypes = st.sampled_from(DTYPES)
 common = st.sampled_from([d for d in DTYPES if d not in LONELY])
 
@@ -115,9 +116,8 @@ def test_promotion_is_associative_within_a_kind_of_exact_numbers(a: Any, b: Any,
 
 
 @given(dtypes, dtypes)
-def test_wide_unsigned_types_have_no_partner(a: Any, b: Any) -> None:
-    both_integers = a.kind == b.kind == tp.int64.kind
-    if a is not b and both_integers and LONELY & {a, b}:
+def test_wide_unsigned_and_short_floating_types_have_no_partner(a: Any, b: Any) -> None:
+    if a is not b and a.kind == b.kind and LONELY & {a, b}:
         with pytest.raises(RuntimeError, match="not supported"):
             tp.promote_types(a, b)
         with pytest.raises(RuntimeError, match="not supported"):
@@ -167,3 +167,23 @@ def test_limits() -> None:
         tp.finfo(tp.int64)
     with pytest.raises(TypeError, match="finfo"):
         tp.iinfo(tp.float32)
+
+
+# --- floating types of one byte -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", sorted(STORED, key=str), ids=str)
+def test_types_of_one_byte(d: Any) -> None:
+    x = tp.tensor([1.0, -2.5, 0.25, 12.0]).to(d)
+    assert (x.dtype, x.itemsize, x.nbytes) == (d, 1, 4)
+    assert x.float().tolist() == [1.0, -2.5, 0.25, 12.0]
+    assert str(x) == f"tensor([ 1.00, -2.50,  0.25, 12.00], dtype=tensorplay.{d.name})"
+    assert (x + 1).dtype is d
+    assert x.sort().values.tolist() == [-2.5, 0.25, 1.0, 12.0]
+    assert tp.finfo(d).bits == 8
+    assert tp.ones(64, dtype=d).sum().item() == 64.0  # added up in float32
+    assert tp.ones(2, 8, dtype=d).matmul(tp.ones(8, 2, dtype=d)).tolist() == [[8.0] * 2] * 2
+    y = tp.ones(3, dtype=d, requires_grad=True)
+    (y * 2).float().sum().backward()
+    assert y.grad is not None
+    assert y.grad.dtype is d

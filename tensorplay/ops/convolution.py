@@ -81,10 +81,7 @@ def _filters(w: Any, groups: int) -> Any:
 
 def _wide(*arrays: Any) -> tuple[Any, ...]:
     """Return arrays of narrow floating types in float32."""
-    return tuple(
-        a.astype(np.float32) if a.dtype.itemsize == 2 and a.dtype.kind in "fV" else a
-        for a in arrays
-    )
+    return tuple(a.astype(np.float32) if a.dtype in _dtype.NARROW else a for a in arrays)
 
 
 def _forward(x: Any, w: Any, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:

@@ -176,7 +176,7 @@ def working_type(x: Any, requested: dtype | None = None) -> Any:
     """Return the type to add up in: half precision gathers too much error in its own."""
     if requested is not None:
         return requested.numpy
-    if x.dtype.itemsize == 2 and x.dtype.kind in "fV":
+    if x.dtype in _dtype.NARROW:
         return np.dtype(np.float32)
     return np.dtype(np.int64) if x.dtype.kind in "biu" else x.dtype
 
@@ -229,7 +229,7 @@ def _sum_to_size(x: Any, size: tuple[int, ...]) -> Any:
     if not axes:
         return x.copy()
     y = np.add.reduce(
-        x, axis=axes, keepdims=True, dtype=working_type(x) if x.itemsize == 2 else None
+        x, axis=axes, keepdims=True, dtype=working_type(x) if x.dtype in _dtype.NARROW else None
     )
     return y.astype(x.dtype, copy=False).reshape(size)
 
@@ -480,7 +480,7 @@ def _centred(x: Any, s: Any) -> Any:
 
 
 def _variance(x: Any, axes: tuple[int, ...], keepdim: bool, correction: Any) -> Any:
-    work = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+    work = x.astype(np.float32) if x.dtype in _dtype.NARROW else x
     n = _count(x, axes)
     centre = np.add.reduce(work, axis=axes, keepdims=True) / work.real.dtype.type(n)
     d = work - centre
@@ -535,7 +535,7 @@ std = reduction(
 def _logsumexp(x: Any, axes: tuple[int, ...], keepdim: bool) -> Any:
     if x.dtype.kind in "biu":
         x = x.astype(_dtype.get_default_dtype().numpy)
-    work = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+    work = x.astype(np.float32) if x.dtype in _dtype.NARROW else x
     top = np.max(work, axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, work.dtype.type(0))
     total = np.add.reduce(np.exp(work - top), axis=axes, keepdims=True)
@@ -571,7 +571,7 @@ def _norm(x: Any, p: Any, dim: Any, keepdim: bool) -> Any:
     _check_extreme(x, p, axes)
     options: Any = {"axis": axes, "keepdims": keepdim}
     _real_of_floating("norm", _dtype.from_numpy_dtype(x.dtype))
-    size = np.abs(x.astype(np.float32) if x.dtype.itemsize == 2 else x)
+    size = np.abs(x.astype(np.float32) if x.dtype in _dtype.NARROW else x)
     if p == 0:
         y = np.add.reduce(size != 0, **options)
     elif p in (math.inf, -math.inf):

@@ -27,7 +27,7 @@ __all__ = ["unique"]
 
 def _comparable(x: Any) -> Any:
     """Return the array `x` in a type that NumPy sorts with NaN last."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
+    return x.astype(np.float32) if x.dtype in _dtype.NARROW else x
 
 
 def _order(x: Any, axis: int, *, descending: bool) -> Any:
