@@ -6,6 +6,7 @@ of it, so that both ``autograd.gradcheck(f, x)`` and ``autograd.gradcheck.gradch
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -67,7 +68,24 @@ def _arguments(operator: str, inputs: Any) -> tuple[Any, ...]:
     raise TypeError(message)
 
 
+def _check_number(operator: str, argument: str, value: Any, *, positive: bool = False) -> None:
+    """Refuse what is no finite number, or too small: the check would have nothing to say."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+        message = (
+            f"[{operator}] argument '{argument}': expected a number, got {type(value).__name__}."
+        )
+        raise TypeError(message)
+    if not (math.isfinite(value) and (value > 0 if positive else value >= 0)):
+        what = "a finite number above 0" if positive else "a finite number, 0 or above"
+        message = f"[{operator}] argument '{argument}': expected {what}, got {value}."
+        raise ValueError(message)
+
+
 def _check_flags(options: Options) -> None:
+    for name in ("eps", "atol", "rtol", "nondet_tol"):
+        value = getattr(options, name)
+        if value is not None:
+            _check_number("gradcheck", name, value, positive=name == "eps")
     if not options.check_forward_ad and not options.check_backward_ad:
         message = "[gradcheck] expected at least one of check_forward_ad and check_backward_ad."
         raise AssertionError(message)
@@ -149,7 +167,8 @@ def gradcheck(
     GradcheckError
         A gradient is wrong, missing, or cannot be proven right at this point.
     ValueError
-        No input requires grad.
+        No input requires grad; `eps` is not above 0; `atol`, `rtol` or `nondet_tol` is negative
+        or not finite.
     AssertionError
         The flags contradict each other, or the shape of the outputs depends on the values.
     """
@@ -205,6 +224,8 @@ def gradcheck_report(
     ------
     AssertionError
         The flags contradict each other.
+    ValueError
+        As of `gradcheck` for `eps` and the tolerances.
     """
     options = Options(
         eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes, check_batched_grad,
@@ -378,7 +399,9 @@ def get_numerical_jacobian_wrt_specific_input(
         One tensor of size elements of the input × elements of the output per output; of a complex
         output first the derivatives of the real parts, then those of the imaginary parts.
     """
-    args = _arguments("get_numerical_jacobian_wrt_specific_input", inputs)
+    operator = "get_numerical_jacobian_wrt_specific_input"
+    _check_number(operator, "eps", eps, positive=True)
+    args = _arguments(operator, inputs)
     tensor = args[input_idx] if input is None else input
     results = tensors_in(outputs)
     layout = Layout(range(len(results)), [spec_of(out) for out in results])
