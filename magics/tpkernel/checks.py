@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def run_checks(
         if "gradcheck" in checks:
             yield from _gradchecks(operator, definition, seed, progress)
         if "validation" in checks:
-            yield from _validation(operator, definition, seed, progress)
+            yield from _judged(operator, _validation(operator, definition, seed, progress))
 
 
 # -- gradcheck ------------------------------------------------------------------------------------
@@ -247,10 +247,12 @@ def _row(
     dtype = dtypes[names[0]]
     progress(f"validation of {spec.name} with {', '.join(names)} {dtype} on {device}, {layout}")
     message = ""
+    tensor: Any = None
     try:
         arguments = sample.arguments(spec, dtypes, device=device)
+        tensor = arguments[names[0]]
         if layout == "strided":
-            arguments[names[0]] = _strided(arguments[names[0]])
+            arguments[names[0]] = tensor = _strided(tensor)
         with tp.no_grad():
             definition(**arguments)
     except Exception as problem:  # noqa: BLE001  (every refusal is what the table shows)
@@ -263,7 +265,56 @@ def _row(
         layout=layout,
         admitted=not message,
         message=message,
+        declared=_declared(spec, names, dtype, device, tensor),
     )
+
+
+def _declared(
+    spec: OperatorSpec, names: list[str], dtype: str, device: str, tensor: Any
+) -> bool | None:
+    """Whether the declaration admits a call; None where it leaves it to the kernel."""
+    arguments = [a for a in spec.inputs if a.name in names]
+    if any(a.dtypes and dtype not in a.dtypes for a in arguments):
+        return False
+    if not all(a.dtypes for a in arguments):
+        return None
+    if device == "meta":
+        return not spec.returned or spec.kernel.shapes.declared
+    return all(
+        not a.contiguous or (spec.copies and a.role == "in") or tensor.is_contiguous()
+        for a in arguments
+    )
+
+
+def _judged(spec: OperatorSpec, records: Iterable[Record]) -> Iterator[Record]:
+    """Pass records on; then say where the operator does not do as declared, once per answer."""
+    rows: list[ValidationRow] = []
+    for record in records:
+        if isinstance(record, ValidationRow):
+            rows.append(record)
+        yield record
+    by_answer: dict[tuple[bool, str], list[str]] = {}
+    for row in rows:
+        if row.verdict != "ok":
+            where = f"{row.argument} {row.dtype} on {row.device}, {row.layout}"
+            by_answer.setdefault((row.admitted, row.message), []).append(where)
+    for (admitted, message), places in by_answer.items():
+        listed = "; ".join(places)
+        if admitted:
+            text = f"the declaration refuses {listed}, and the call returned"
+        else:
+            text = (
+                f"the declaration admits {listed}, and the call failed: {message}. Where the "
+                "sample is at fault, declare samples:"
+            )
+        yield Finding("validation", spec.name, "error", text)
+    plain = [r for r in rows if r.device == "cpu" and r.layout == "contiguous"]
+    for argument in dict.fromkeys(r.argument for r in plain):
+        answers = [r for r in plain if r.argument == argument]
+        if by_answer or any(r.admitted for r in answers):
+            continue
+        text = f"no dtype of {argument} is admitted on cpu; the first call: {answers[0].message}"
+        yield Finding("validation", spec.name, "error", text)
 
 
 def _strided(tensor: Any) -> Any:

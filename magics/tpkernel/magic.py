@@ -281,9 +281,11 @@ class TpKernelMagics(Magics):
         _remember(report)
         slot.widget = self._widget(built, report)
         shown = _Shown(slot.widget, live=getattr(shell, "kernel", None) is not None)
-        report = with_records(report, check(built, on_wait=shown.wait), built.request.checks)
+        wanted = built.request.checks
+        report = slot.widget.update(
+            lambda shown_now: with_records(shown_now, check(built, on_wait=shown.wait), wanted)
+        )
         _remember(report)
-        slot.widget.show(report)
         shown.done()
 
     def _release(self, key: str, previous: Slot | None, built: BuiltCell) -> None:

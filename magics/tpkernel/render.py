@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from tpkernel.report import (
     BuildFacts,
+    DiagnosticFacts,
     Finding,
     FunctionFacts,
     GradcheckFacts,
@@ -21,19 +22,11 @@ from tpkernel.report import (
     PairFacts,
     Report,
     ValidationRow,
+    verdict_text,
 )
 
 __all__ = ["code_html", "error_html", "report_html", "report_text"]
 
-_SIGNS = {
-    "ok": "✔ pass",
-    "wrong": "✘ FAIL",
-    "error": "✘ ERROR",
-    "inconclusive": "? inconclusive",
-    "missing": "✘ no gradient",
-    "non_deterministic": "✘ not deterministic",
-    "not_differentiable_here": "? not differentiable here",
-}
 # Text of its own on a ground of its own, so that it can be read on light and dark pages.
 _PRE = (
     "background:#f6f8fa;color:#1f2328;padding:6px 8px;border:1px solid #d0d7de;overflow-x:auto;"
@@ -41,11 +34,6 @@ _PRE = (
 )
 _TABLE = "border-collapse:collapse;margin:4px 0"
 _CELL = "border:1px solid #8c959f;padding:2px 8px;text-align:left;vertical-align:top"
-
-
-def verdict_text(verdict: str) -> str:
-    """Return a verdict with its sign, such as ``✔ pass``."""
-    return _SIGNS.get(verdict, verdict)
 
 
 # -- text -----------------------------------------------------------------------------------------
@@ -60,11 +48,11 @@ def report_text(report: Report) -> str:
     for function in report.functions:
         lines += ["", f"function {function.signature}", *_guards_text(function.guards)]
     if report.gradcheck:
-        lines += ["", "gradcheck"]
+        lines += ["", f"gradcheck: {verdict_text(report.gradcheck_verdict)}"]
         for check in report.gradcheck:
             lines += _gradcheck_text(check)
     if report.validation:
-        lines += ["", "validation", *_validation_text(report.validation)]
+        lines += ["", _validation_title(report), *_validation_text(report.validation)]
     if report.findings:
         lines += ["", "findings"]
         lines += [f"  {f.level}: {_finding_text(f)}" for f in report.findings]
@@ -138,11 +126,18 @@ def _value(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
+def _validation_title(report: Report) -> str:
+    rows = report.validation
+    admitted = sum(r.admitted for r in rows)
+    verdict = verdict_text(report.validation_verdict)
+    return f"validation: {verdict}, {admitted} of {len(rows)} combinations admitted"
+
+
 def _validation_text(rows: Sequence[ValidationRow]) -> list[str]:
     lines = []
     for row in rows:
         head = f"  {row.argument} {row.dtype} {row.device} {row.layout}: "
-        lines.append(head + ("admitted" if row.admitted else f"refused. {row.message}"))
+        lines.append(head + row.answer)
     return lines
 
 
@@ -164,8 +159,12 @@ def _build_text(build: BuildFacts) -> list[str]:
         f"  key     {build.key}",
     ]
     lines += [f"  command {shlex.join(command)}" for command in build.commands]
-    lines += [f"  {d.level} at line {d.line}: {d.message}" for d in build.diagnostics]
+    lines += [f"  {d.level} at line {d.line}: {_diagnostic(d)}" for d in build.diagnostics]
     return lines
+
+
+def _diagnostic(facts: DiagnosticFacts) -> str:
+    return f"{facts.message} ({facts.fix})" if facts.fix else facts.message
 
 
 # -- HTML -----------------------------------------------------------------------------------------
@@ -181,9 +180,9 @@ def report_html(report: Report) -> str:
             if not o.helper
         ),
         *(_function_html(f) for f in report.functions),
-        _gradcheck_html(report.gradcheck) if report.gradcheck else "",
+        _gradcheck_html(report) if report.gradcheck else "",
         _findings_html(report.findings) if report.findings else "",
-        _validation_html(report.validation) if report.validation else "",
+        _validation_html(report) if report.validation else "",
         _build_html(report.build, _steps(report)),
         *(f"<p>Note: {_e(note)}</p>" for note in report.notes),
     ]
@@ -283,12 +282,11 @@ def _gradcheck_messages(check: GradcheckFacts) -> str:
     return text + "".join(f"<p>Note: {_e(note)}</p>" for note in check.notes)
 
 
-def _gradcheck_html(checks: Sequence[GradcheckFacts]) -> str:
+def _gradcheck_html(report: Report) -> str:
+    checks = report.gradcheck
     rows = [_pair_row(check, pair) for check in checks for pair in check.pairs]
     messages = "".join(_gradcheck_messages(check) for check in checks)
-    worst = verdict_text(
-        next((c.verdict for c in checks if c.verdict != "ok"), "ok") if checks else "ok"
-    )
+    worst = verdict_text(report.gradcheck_verdict)
     heads = (
         "operator",
         "sample",
@@ -301,19 +299,17 @@ def _gradcheck_html(checks: Sequence[GradcheckFacts]) -> str:
     return _details(f"Gradcheck: {worst}", _table("Gradcheck", heads, rows) + messages)
 
 
-def _validation_html(rows: Sequence[ValidationRow]) -> str:
-    admitted = sum(r.admitted for r in rows)
+def _validation_html(report: Report) -> str:
     table = _table(
         "Validation",
         ("operator", "argument", "dtype", "device", "layout", "answer"),
         (
-            (r.operator, r.argument, r.dtype, r.device, r.layout,
-             "✔ admitted" if r.admitted else f"✘ {r.message}")
-            for r in rows
+            (r.operator, r.argument, r.dtype, r.device, r.layout, r.answer)
+            for r in report.validation
         ),
-    )  # fmt: skip
-    title = f"Validation: {admitted} of {len(rows)} combinations admitted"
-    return _details(title, table, opened=False)
+    )
+    opened = report.validation_verdict != "ok"
+    return _details(_validation_title(report).capitalize(), table, opened=opened)
 
 
 def _findings_html(findings: Sequence[Finding]) -> str:
@@ -337,7 +333,7 @@ def _build_html(build: BuildFacts, steps: str) -> str:
         body += _table(
             "Compiler messages",
             ("level", "line", "message"),
-            [(d.level, str(d.line), d.message) for d in build.diagnostics],
+            [(d.level, str(d.line), _diagnostic(d)) for d in build.diagnostics],
         )
     body += _details(
         "Commands", _pre("\n".join(shlex.join(c) for c in build.commands)), opened=False

@@ -7,11 +7,13 @@ rendered by :mod:`tpkernel.render` and :mod:`tpkernel.widget`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = [
+    "VERDICTS",
     "BuildFacts",
     "DiagnosticFacts",
     "Finding",
@@ -21,20 +23,38 @@ __all__ = [
     "PairFacts",
     "Report",
     "ValidationRow",
+    "verdict_text",
+    "worst_verdict",
 ]
 
 
-# Verdicts of a gradcheck, from the least to the most serious.
-_SEVERITY = (
-    "ok",
-    "inconclusive",
-    "not_differentiable_here",
-    "non_deterministic",
-    "missing",
-    "wrong",
-    "error",
-)
-_BAD = frozenset(_SEVERITY[3:])
+#: What a verdict is called, from the least to the most serious. Verdicts of checks are compared by
+#: this order and spelled by these words in every form of a report.
+VERDICTS: Mapping[str, str] = {
+    "ok": "✔ pass",
+    "inconclusive": "? inconclusive",
+    "not_differentiable_here": "? not differentiable here",
+    "non_deterministic": "✘ not deterministic",
+    "missing": "✘ no gradient",
+    "wrong": "✘ FAIL",
+    "error": "✘ ERROR",
+}
+_SEVERITY = {verdict: place for place, verdict in enumerate(VERDICTS)}
+_BAD = _SEVERITY["non_deterministic"]
+
+
+def verdict_text(verdict: str) -> str:
+    """Return a verdict with its sign, such as ``✔ pass``."""
+    return VERDICTS.get(verdict, f"✘ {verdict}")
+
+
+def worst_verdict(verdicts: Iterable[str]) -> str:
+    """Return the most serious of some verdicts, or nothing. Unknown ones are the most serious."""
+    return max(verdicts, key=_severity, default="")
+
+
+def _severity(verdict: str) -> int:
+    return _SEVERITY.get(verdict, len(_SEVERITY))
 
 
 @dataclass(frozen=True)
@@ -104,7 +124,17 @@ class FunctionFacts:
 
 @dataclass(frozen=True)
 class ValidationRow:
-    """What one operator says to one argument of one dtype, device and layout."""
+    """What one operator says to one argument of one dtype, device and layout.
+
+    Attributes
+    ----------
+    admitted
+        The call returned.
+    message
+        The error of a call that did not.
+    declared
+        What the declaration says: True, False, or None where it says nothing.
+    """
 
     operator: str
     argument: str
@@ -113,6 +143,21 @@ class ValidationRow:
     layout: str
     admitted: bool
     message: str
+    declared: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        """``"ok"`` where the operator does what its declaration says, else ``"wrong"``."""
+        return "ok" if self.declared in (None, self.admitted) else "wrong"
+
+    @property
+    def answer(self) -> str:
+        """The row's outcome in words."""
+        if self.verdict == "ok":
+            return "✔ admitted" if self.admitted else f"✘ refused. {self.message}"
+        said = "admits" if self.declared else "refuses"
+        got = f". {self.message}" if self.message else ", and the call returned"
+        return f"{verdict_text('wrong')}: the declaration {said} it{got}"
 
 
 @dataclass(frozen=True)
@@ -187,8 +232,9 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """No gradcheck failed and no finding is an error."""
-        return not any(g.verdict in _BAD for g in self.gradcheck) and not any(
+        """No gradcheck failed, every operator does as declared, and no finding is an error."""
+        verdicts = (self.gradcheck_verdict, self.validation_verdict)
+        return not any(v and _severity(v) >= _BAD for v in verdicts) and not any(
             f.level == "error" for f in self.findings
         )
 
@@ -201,6 +247,8 @@ class Report:
         parts = [", ".join(names), how]
         if self.gradcheck:
             parts.append(f"gradcheck {self.gradcheck_verdict}")
+        if self.validation_verdict not in ("", "ok"):
+            parts.append(f"validation {self.validation_verdict}")
         errors = sum(f.level == "error" for f in self.findings)
         if errors:
             parts.append(f"{errors} finding{'s' if errors > 1 else ''}")
@@ -209,13 +257,29 @@ class Report:
     @property
     def gradcheck_verdict(self) -> str:
         """The most serious verdict over all samples; empty without a gradcheck."""
-        return max((g.verdict for g in self.gradcheck), key=_SEVERITY.index, default="")
+        return worst_verdict(g.verdict for g in self.gradcheck)
+
+    @property
+    def validation_verdict(self) -> str:
+        """``"ok"`` where admitted is what is declared, else ``"wrong"``; empty without rows."""
+        return worst_verdict(r.verdict for r in self.validation)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as nested dicts, lists, strings and numbers."""
         plain: dict[str, Any] = _plain(self)
         plain["title"] = self.title
         plain["ok"] = self.ok
+        for part in ("gradcheck", "validation"):
+            verdict = getattr(self, f"{part}_verdict")
+            plain[f"{part}_verdict"] = verdict
+            plain[f"{part}_words"] = verdict_text(verdict) if verdict else ""
+        for check, facts in zip(self.gradcheck, plain["gradcheck"], strict=True):
+            facts["words"] = verdict_text(check.verdict)
+            for pair in facts["pairs"]:
+                pair["words"] = verdict_text(pair["verdict"])
+        for row, facts in zip(self.validation, plain["validation"], strict=True):
+            facts.update(verdict=row.verdict, answer=row.answer)
+        plain["build"]["command_lines"] = [shlex.join(c) for c in self.build.commands]
         return plain
 
     def to_text(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class ReportWidget(anywidget.AnyWidget):
     can_rerun = traitlets.Bool(default_value=False).tag(sync=True)
 
     def __init__(self, report: Report, rerun: Rerun | None = None) -> None:
-        self._action = threading.Lock()
+        self._action = threading.RLock()
         self._rerun = rerun
         self.report = report
         self.last_error: BaseException | None = None
@@ -65,10 +65,9 @@ class ReportWidget(anywidget.AnyWidget):
     def _message(self, _widget: Any, content: Mapping[str, Any], _buffers: Any) -> None:
         """Answer the view's buttons."""
         if content.get("action") == "rerun":
-            seed = content.get("seed", 0)
-            self.run_checks(tuple(map(str, content.get("checks", ()))), int(seed))
+            self.run_checks(content.get("checks", ()), content.get("seed", 0))
 
-    def run_checks(self, checks: tuple[str, ...] = ("gradcheck",), seed: int = 0) -> None:
+    def run_checks(self, checks: Iterable[str] = ("gradcheck",), seed: Any = 0) -> None:
         """Run checks again and show the result.
 
         Parameters
@@ -76,7 +75,7 @@ class ReportWidget(anywidget.AnyWidget):
         checks
             Their names.
         seed
-            Seed of made samples.
+            Seed of made samples, a whole number.
 
         Notes
         -----
@@ -85,9 +84,10 @@ class ReportWidget(anywidget.AnyWidget):
         if self._rerun is None:
             return
         with self._action:
-            self.busy = f"running {', '.join(checks)} …"
             try:
-                self.show(self._rerun(checks, seed))
+                names = tuple(map(str, checks))
+                self.busy = f"running {', '.join(names)} …"
+                self.show(self._rerun(names, _seed(seed)))
             except Exception as problem:  # noqa: BLE001  (shown to the person and kept)
                 self.last_error = problem
                 self.error = _strip(problem)
@@ -105,8 +105,15 @@ class ReportWidget(anywidget.AnyWidget):
 
     def show(self, report: Report) -> None:
         """Show another report in place of the one shown now."""
-        self.report = report
-        self.facts = _facts(report)
+        with self._action:
+            self.report = report
+            self.facts = _facts(report)
+
+    def update(self, make: Callable[[Report], Report]) -> Report:
+        """Show what `make` makes of the report; buttons that are pressed meanwhile wait."""
+        with self._action:
+            self.show(make(self.report))
+            return self.report
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
@@ -115,6 +122,17 @@ class ReportWidget(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         return f"<ReportWidget {self.report.title}>"
+
+
+def _seed(value: Any) -> int:
+    """Return the seed that a view sent; an empty field of numbers arrives as None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1 != 0:
+        message = f"the seed must be a whole number, got {value!r}"
+        raise ValueError(message)
+    if value < 0:
+        message = f"the seed must not be negative, got {value!r}"
+        raise ValueError(message)
+    return int(value)
 
 
 def _facts(report: Report) -> dict[str, Any]:

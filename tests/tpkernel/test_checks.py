@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tensorplay as tp
 import tpkernel
 from tests.tpkernel.notebook import MATMUL, SOFTPLUS, Shell
+from tpkernel.report import ValidationRow
 from tpkernel.worker import shared_worker
 
 SQUARE = """\
@@ -206,3 +209,55 @@ def test_samples_do_not_disturb_the_persons_random_numbers():
     tp.manual_seed(3)
     tpkernel.build(text, in_process=True, checks=["gradcheck"])
     assert tp.rand(4).tolist() == expected
+
+
+REFUSES = """\
+/*---
+op: m::refuse(Tensor x) -> Tensor
+---*/
+#include <stdexcept>
+%s refuse(%s x, %s out) { throw std::runtime_error("no"); }
+"""
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        ("template <typename T> void", "tp::In<T>", "tp::Out<T>"),
+        ("void", "tp::In<float>", "tp::Out<float>"),
+        ("void", "tvm::ffi::TensorView", "tvm::ffi::TensorView"),
+    ],
+)
+def test_a_kernel_that_throws_on_every_call_is_no_success(types):
+    text = REFUSES % types
+    if types[1].startswith("tvm"):
+        text = text.replace("{ throw", "{ std::memset(out.data_ptr(), 0, 0); throw")
+    report = tpkernel.build(text)
+    assert not report.ok
+    (finding,) = [f for f in report.findings if f.level == "error"]
+    assert finding.check == "validation"
+    assert "RuntimeError: no" in finding.message
+    if not types[1].startswith("tvm"):
+        assert report.validation_verdict == "wrong"
+        assert "validation wrong" in report.title
+        row = next(r for r in report.validation if r.dtype == "float32" and r.device == "cpu")
+        assert (row.declared, row.admitted) == (True, False)
+        for shown in (report.to_text(), report.to_html()):
+            assert "✘ FAIL: the declaration admits it. RuntimeError: no" in shown
+
+
+def test_what_is_declared_is_what_is_admitted():
+    for text in (SOFTPLUS, MATMUL, SQUARE):
+        report = tpkernel.build(text, checks=["validation"])
+        assert report.validation_verdict == "ok", report.to_text()
+        assert {r.declared for r in report.validation} == {True, False}
+    report = tpkernel.build(SOFTPLUS, checks=["validation"], contiguous="copy")
+    assert report.validation_verdict == "ok", report.to_text()
+
+
+def test_a_guard_that_lets_through_what_the_declaration_refuses_is_found():
+    row = ValidationRow("m::f", "x", "int64", "cpu", "contiguous", True, "", declared=False)
+    wrong = replace(tpkernel.build(SOFTPLUS, checks=False), validation=(row,))
+    assert wrong.validation_verdict == "wrong"
+    assert not wrong.ok
+    assert "the declaration refuses it, and the call returned" in wrong.to_text()

@@ -11,6 +11,14 @@ import pytest
 
 import tpkernel
 from tests.tpkernel.notebook import SOFTPLUS
+from tpkernel.report import (
+    VERDICTS,
+    BuildFacts,
+    Finding,
+    GradcheckFacts,
+    PairFacts,
+    Report,
+)
 from tpkernel.widget import ReportWidget
 
 
@@ -170,3 +178,81 @@ def test_the_public_names_are_few():
     }  # fmt: skip
     for name in tpkernel.__all__:
         assert getattr(tpkernel, name).__doc__
+
+
+def facts_of(*verdicts: str) -> Report:
+    build = BuildFacts("k", "f", "l", True, 0.0, 0.0, "light", (), (), "")
+    checks = tuple(
+        GradcheckFacts(
+            "m::f", "s", v, "why", (PairFacts(0, "x", v, None, "", None, 1, 1, 1, None),), 0.0
+        )
+        for v in verdicts
+    )
+    findings = (Finding("worker", "m::f", "error", "crashed", "SIGSEGV"),)
+    return Report("c", (), build, gradcheck=checks, findings=findings)
+
+
+@pytest.mark.parametrize("first", VERDICTS)
+@pytest.mark.parametrize("second", VERDICTS)
+def test_every_form_names_the_most_serious_verdict(first, second):
+    worst = max(first, second, key=list(VERDICTS).index)
+    shown = facts_of(first, second)
+    assert f"gradcheck {worst}" in shown.title
+    assert f"<summary>Gradcheck: {VERDICTS[worst]}</summary>" in shown.to_html()
+    assert f"gradcheck: {VERDICTS[worst]}\n" in shown.to_text()
+    plain = shown.to_dict()
+    assert plain["gradcheck_words"] == VERDICTS[worst]
+    assert [g["words"] for g in plain["gradcheck"]] == [VERDICTS[first], VERDICTS[second]]
+    assert plain["gradcheck"][0]["pairs"][0]["words"] == VERDICTS[first]
+
+
+def test_a_verdict_that_is_not_known_counts_as_the_most_serious():
+    shown = facts_of("error", "exploded")
+    assert shown.gradcheck_verdict == "exploded"
+    assert not shown.ok
+    assert "✘ exploded" in shown.to_html()
+
+
+def test_the_view_has_no_words_of_its_own_and_drops_no_finding():
+    source = str(ReportWidget._esm)
+    for words in VERDICTS.values():
+        assert words not in source
+    assert "Findings" in source
+    assert "crashed" in json.dumps(facts_of("ok").to_dict())
+
+
+@pytest.mark.parametrize("seed", [None, "7", 1.5, -1, float("nan"), [1]])
+def test_a_seed_that_is_no_number_is_shown_in_the_strip(report, seed):
+    widget = ReportWidget(report, lambda checks, seed: report)
+    message = {"action": "rerun", "checks": ["gradcheck"], "seed": seed}
+    widget._handle_custom_msg(message, [])
+    assert isinstance(widget.last_error, ValueError)
+    assert "whole number" in widget.error["text"] or "negative" in widget.error["text"]
+    widget._handle_custom_msg({**message, "seed": 4.0}, [])
+    assert widget.last_error is None
+    widget._handle_custom_msg({**message, "checks": None}, [])
+    assert isinstance(widget.last_error, TypeError)
+    assert widget.busy == ""
+
+
+def test_a_button_waits_until_the_cell_has_shown_its_report(report):
+    import threading
+
+    entered, go, order = threading.Event(), threading.Event(), []
+    widget = ReportWidget(report, lambda checks, seed: order.append("button") or report)
+
+    def slow(shown):
+        entered.set()
+        assert go.wait(10)
+        order.append("cell")
+        return shown
+
+    cell = threading.Thread(target=widget.update, args=(slow,))
+    button = threading.Thread(target=widget.run_checks)
+    cell.start()
+    assert entered.wait(10)
+    button.start()
+    go.set()
+    cell.join()
+    button.join()
+    assert order == ["cell", "button"]

@@ -2,16 +2,6 @@
 // Text from people (names, messages) only ever becomes textContent. innerHTML is used for source
 // that Pygments has escaped.
 
-const SIGNS = {
-  ok: "✔ pass",
-  wrong: "✘ FAIL",
-  error: "✘ ERROR",
-  inconclusive: "? inconclusive",
-  missing: "✘ no gradient",
-  non_deterministic: "✘ not deterministic",
-  not_differentiable_here: "? not differentiable here",
-};
-
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -64,7 +54,6 @@ function code(title, html, text, status) {
 }
 
 const number = (value) => (typeof value === "number" ? Number(value.toPrecision(6)).toString() : String(value));
-const sign = (verdict) => SIGNS[verdict] ?? verdict;
 
 function worst(pair) {
   if (!pair.worst) return "";
@@ -74,6 +63,24 @@ function worst(pair) {
     `analytical ${number(w.analytical)}, numerical ${number(w.numerical)}, ` +
     `difference ${number(w.difference)}, tolerance ${number(w.tolerance)}`
   );
+}
+
+// What a check found beside its table; every finding also stands in the tab of findings.
+function findingLines(facts, check) {
+  return facts.findings
+    .filter((f) => f.check === check)
+    .map((f) => el("p", { class: `tpk-${f.level}` }, `${f.level}: ${f.operator}: ${f.message}`));
+}
+
+function findingsPanel(facts) {
+  if (!facts.findings.length) return [el("p", {}, "No findings.")];
+  return [
+    table(
+      "Findings",
+      ["level", "check", "operator", "message"],
+      facts.findings.map((f) => [f.level, f.check, f.operator, f.message]),
+    ),
+  ];
 }
 
 function operatorPanel(facts, status) {
@@ -129,7 +136,7 @@ function gradcheckPanel(facts, model) {
       g.operator,
       g.sample,
       `output ${p.output} by ${p.input}`,
-      sign(p.verdict) + (p.code ? ` (${p.code})` : ""),
+      p.words + (p.code ? ` (${p.code})` : ""),
       worst(p),
       `step ${number(p.step)}, atol ${number(p.atol)}, rtol ${number(p.rtol)}`,
       p.cause ?? "",
@@ -144,18 +151,20 @@ function gradcheckPanel(facts, model) {
       ),
     );
   }
-  for (const g of facts.gradcheck.filter((x) => x.verdict !== "ok" && x.message)) {
-    parts.push(el("pre", { class: "tpk-code" }, g.message));
+  for (const g of facts.gradcheck.filter((x) => x.verdict !== "ok" || !x.pairs.length)) {
+    parts.push(el("p", {}, `${g.words}: ${g.operator} on ${g.sample}`));
+    if (g.message) parts.push(el("pre", { class: "tpk-code" }, g.message));
   }
   for (const g of facts.gradcheck) for (const note of g.notes) parts.push(el("p", {}, `Note: ${note}`));
-  const findings = facts.findings.filter((f) => f.check === "gradcheck");
-  for (const f of findings) parts.push(el("p", { class: `tpk-${f.level}` }, `${f.level}: ${f.operator}: ${f.message}`));
-  if (!rows.length && !findings.length) parts.push(el("p", {}, "No gradcheck was run."));
+  const found = findingLines(facts, "gradcheck");
+  parts.push(...found);
+  if (!facts.gradcheck.length && !found.length) parts.push(el("p", {}, "No gradcheck was run."));
   return parts;
 }
 
 function validationPanel(facts, model) {
-  if (!facts.validation.length) return [el("p", {}, "No validation was run.")];
+  const found = findingLines(facts, "validation");
+  if (!facts.validation.length) return found.length ? found : [el("p", {}, "No validation was run.")];
   const body = el("div", {});
   const draw = (filter) => {
     const rows = facts.validation.filter((r) => filter === "all" || r.admitted === (filter === "admitted"));
@@ -169,7 +178,7 @@ function validationPanel(facts, model) {
           r.dtype,
           r.device,
           r.layout,
-          r.admitted ? "✔ admitted" : `✘ ${r.message}`,
+          r.answer,
         ]),
       ),
     );
@@ -181,10 +190,11 @@ function validationPanel(facts, model) {
   );
   select.addEventListener("keydown", (event) => event.stopPropagation());
   draw("all");
-  const findings = facts.findings.filter((f) => f.check === "validation");
+  const admitted = facts.validation.filter((r) => r.admitted).length;
   return [
+    el("p", {}, `${facts.validation_words}, ${admitted} of ${facts.validation.length} combinations admitted`),
     el("p", {}, el("label", {}, "Show ", select)),
-    findings.map((f) => el("p", { class: `tpk-${f.level}` }, `${f.level}: ${f.operator}: ${f.message}`)),
+    ...found,
     body,
   ].flat();
 }
@@ -204,11 +214,11 @@ function buildPanel(facts) {
     ]),
   ];
   if (b.diagnostics.length) {
-    parts.push(table("Compiler messages", ["level", "line", "message"], b.diagnostics.map((d) => [d.level, String(d.line), d.message])));
+    parts.push(table("Compiler messages", ["level", "line", "message"], b.diagnostics.map((d) => [d.level, String(d.line), d.fix ? `${d.message} (${d.fix})` : d.message])));
   } else {
     parts.push(el("p", {}, "No compiler messages."));
   }
-  parts.push(el("details", {}, el("summary", {}, "Commands"), el("pre", { class: "tpk-code" }, b.commands.map((c) => c.join(" ")).join("\n"))));
+  parts.push(el("details", {}, el("summary", {}, "Commands"), el("pre", { class: "tpk-code" }, b.command_lines.join("\n"))));
   if (b.log.trim()) parts.push(el("details", {}, el("summary", {}, "Compiler output"), el("pre", { class: "tpk-code" }, b.log)));
   return parts;
 }
@@ -225,7 +235,7 @@ function render({ model, el: root }) {
   const status = (text) => {
     busy.textContent = text;
   };
-  const sections = ["Operator", "Gradcheck", "Validation", "Build"];
+  const sections = ["Operator", "Gradcheck", "Validation", "Findings", "Build"];
   let current = 0;
 
   const buttons = sections.map((name, i) =>
@@ -266,7 +276,8 @@ function render({ model, el: root }) {
     bodies[0].replaceChildren(...operatorPanel(facts, status).filter(Boolean));
     bodies[1].replaceChildren(...gradcheckPanel(facts, model).filter(Boolean));
     bodies[2].replaceChildren(...validationPanel(facts, model));
-    bodies[3].replaceChildren(...buildPanel(facts));
+    bodies[3].replaceChildren(...findingsPanel(facts));
+    bodies[4].replaceChildren(...buildPanel(facts));
     choose(current);
   }
   function showBusy() {
