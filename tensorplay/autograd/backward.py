@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorplay._methods import attach
-from tensorplay._tensor import Tensor
+from tensorplay._tensor import Tensor, spec_of
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.batched import BatchedTensor, Level, batch, expose
-from tensorplay.autograd.engine import run_backward
+from tensorplay.autograd.engine import check_gradient, run_backward
 from tensorplay.autograd.function_context import zeros_of
 from tensorplay.autograd.graph import (
     AccumulateGrad,
@@ -106,10 +106,8 @@ def _root_gradient(operator: str, tensor: Tensor, gradient: Any, number: int) ->
             f"{list(gradient.shape)} and output[{number}] has a shape of {list(tensor.shape)}."
         )
         raise RuntimeError(message)
-    if gradient.dtype is not tensor.dtype:
-        cast: Tensor = gradient.to(tensor.dtype)
-        return cast
-    return gradient
+    where = f"[{operator}] invalid gradient of output {number}"
+    return check_gradient(gradient, spec_of(tensor), where, device=tensor.device)
 
 
 def backward(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorplay import _device
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.autograd import anomaly_mode, grad_mode
 from tensorplay.autograd.batched import BatchedTensor
@@ -80,19 +81,49 @@ def _useful(nodes: Sequence[Node], targets: set[int]) -> set[int]:
     return useful
 
 
-def check_gradient(grad: Any, spec: Spec, where: str) -> Tensor:
+def check_gradient(
+    grad: Any,
+    spec: Spec,
+    where: str,
+    *,
+    device: _device.device | None = None,
+    takes_real_part: bool = False,
+) -> Tensor:
     """Return `grad` as a gradient for a tensor of `spec`: summed over broadcasting, and cast.
+
+    Parameters
+    ----------
+    grad, spec
+        The gradient and what it is for.
+    where
+        Start of the texts of errors.
+    device
+        Where the tensor lies, if known.
+    takes_real_part
+        Whether a complex gradient of a real tensor means its real part, as it does in the
+        formulas of operators: of ``x * z`` with real x that of x is ``(g * z.conj()).real``.
+        What people return is refused instead, as half of it would vanish.
 
     Raises
     ------
     TypeError
         `grad` is no tensor.
     RuntimeError
-        The shape cannot be summed to the tensor's.
+        The shape cannot be summed to the tensor's; the gradient lies on another device; or it is
+        complex and the tensor is real.
     """
     if not isinstance(grad, Tensor):
         message = f"{where}: expected Variable or None (got {type(grad).__name__})."
         raise TypeError(message)
+    if device is not None and grad.device != device:
+        message = f"{where} - expected a gradient on device {device}, got one on {grad.device}."
+        raise RuntimeError(message)
+    if grad._dtype.is_complex and not spec.dtype.is_complex and not takes_real_part:
+        message = (
+            f"{where} - expected a real gradient for a tensor of {spec.dtype!r}, got "
+            f"{grad._dtype!r}. Write grad.real."
+        )
+        raise RuntimeError(message)
     shape = grad._array.shape
     if shape != spec.shape:
         lead = len(shape) - len(spec.shape)
@@ -128,8 +159,13 @@ def _run_tensor_hooks(hooks: Hooks, grad: Tensor) -> Tensor:
                 f"{list(grad.shape)}, got {list(replacement.shape)}."
             )
             raise RuntimeError(message)
-        grad = replacement
+        grad = check_gradient(
+            replacement, Spec(grad._array.shape, grad._dtype), _WHERE_HOOK, device=grad.device
+        )
     return grad
+
+
+_WHERE_HOOK = "[register_hook] the hook returned an invalid gradient"
 
 
 def _arrive(
@@ -172,8 +208,9 @@ def _run_pre_hooks(node: Node, grads: list[Tensor | None]) -> list[Tensor | None
             )
             raise RuntimeError(message)
         where = f"[register_prehook] the hook of {node.name()} returned an invalid gradient"
+        device = _device_of(grads)
         grads = [
-            None if g is None or spec is None else check_gradient(g, spec, where)
+            None if g is None or spec is None else check_gradient(g, spec, where, device=device)
             for g, spec in zip(replaced, node.outputs, strict=True)
         ]
     return grads
@@ -189,12 +226,26 @@ def _call(
         for hook in tuple(node._post_hooks.values()):
             replaced = hook(tuple(results), tuple(grads))
             if replaced is not None:
-                results = replaced if isinstance(replaced, (tuple, list)) else (replaced,)
-                if len(results) != len(node.edges):
-                    raise RuntimeError(_wrong_count(node, len(results)))
+                replaced = replaced if isinstance(replaced, (tuple, list)) else (replaced,)
+                if len(replaced) != len(node.edges):
+                    raise RuntimeError(_wrong_count(node, len(replaced)))
+                results = _replaced(node, results, replaced)
     if not state.retain_graph:
         node.release()
     return results
+
+
+def _replaced(
+    node: Node, results: Sequence[Tensor | None], replaced: Sequence[Any]
+) -> Sequence[Any]:
+    """Return what a hook put in place of the gradients; none may have become complex."""
+    for number, (edge, old, new) in enumerate(zip(node.edges, results, replaced, strict=True)):
+        spec = None if edge is None else edge.node.outputs[edge.output_nr]
+        if new is None or new is old or spec is None:
+            continue
+        was_complex = old is not None and old._dtype.is_complex
+        check_gradient(new, spec, _invalid(node, number), takes_real_part=was_complex)
+    return replaced
 
 
 def _call_watched(
@@ -219,6 +270,10 @@ def _call_watched(
 def _has_nan(result: Any) -> bool:
     value = result._value if isinstance(result, BatchedTensor) else result
     return isinstance(value, Tensor) and bool(np.isnan(value._elements("backward")).any())
+
+
+def _device_of(grads: Sequence[Tensor | None]) -> _device.device | None:
+    return next((g.device for g in grads if g is not None), None)
 
 
 def _wrong_count(node: Node, got: int) -> str:
@@ -328,6 +383,9 @@ def _run(
         results: Sequence[Any] = ()
         if grads is not None and (useful is None or key in useful):
             results = _visit(state, node, grads, useful)
+        # A graph lies on one device, so gradients go out where they came in.
+        first = grads[0] if results and grads else None
+        memory = type(first._array) if type(first) is Tensor else None
         for number, edge in enumerate(node.edges):
             if edge is None:
                 continue
@@ -341,8 +399,15 @@ def _run(
                         type(result) is Tensor
                         and result._dtype is spec[1]
                         and result._array.shape == spec[0]
+                        and type(result._array) is memory
                     ):
-                        result = check_gradient(result, spec, _invalid(node, number))
+                        result = check_gradient(
+                            result,
+                            spec,
+                            _invalid(node, number),
+                            device=_device_of(grads or ()),
+                            takes_real_part=node.takes_real_part,
+                        )
                     _deliver(state, edge, result)
             waiting = id(target)
             left = pending[waiting] - 1

@@ -237,6 +237,7 @@ class FunctionNode(Node):
     __slots__ = ("_name", "ctx", "formula", "given", "zeros")
 
     takes_undefined = True
+    takes_real_part = False  # people write the formula
 
     def __init__(
         self,

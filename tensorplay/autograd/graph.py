@@ -104,6 +104,8 @@ class Node:
     edges: Sequence[Edge | None]
     outputs: Sequence[Spec | None]
     takes_undefined: ClassVar[bool] = False  # whether `apply` is called if no gradient arrived
+    # Whether complex gradients of real tensors mean their real parts; see `check_gradient`.
+    takes_real_part: bool = True
 
     def __init__(self, edges: Sequence[Edge | None], outputs: Sequence[Spec | None] = ()) -> None:
         self.edges = edges
@@ -271,6 +273,12 @@ class AccumulateGrad(Node):
         grad, variable = grads[0], self.variable
         if grad is None:
             return ()
+        if grad.device != variable.device:  # a number on cpu among tensors on meta
+            message = (
+                f"[backward] expected a gradient on device {variable.device}, the device of the "
+                f"leaf, got one on {grad.device}. Write x.to('{grad.device}') before use."
+            )
+            raise RuntimeError(message)
         add_to_grad(variable, grad)
         hooks = variable._hooks
         if hooks is not None and hooks.post_accumulate:

@@ -121,7 +121,7 @@ class CopySlices(Node):
         Makes the view from a base.
     """
 
-    __slots__ = ("base", "inner", "input_nr", "replay")
+    __slots__ = ("base", "inner", "input_nr", "replay", "takes_real_part")
 
     def __init__(
         self, base: Tensor, inner: Node, input_nr: int, replay: Callable[[Tensor], Tensor]
@@ -131,6 +131,7 @@ class CopySlices(Node):
         self.base = spec_of(base)
         super().__init__(edges, (self.base,))
         self.inner: Node | None = inner
+        self.takes_real_part = inner.takes_real_part
         self.input_nr = input_nr
         self.replay = replay
 
@@ -151,7 +152,14 @@ class CopySlices(Node):
             if replaced is not None:
                 where = f"Function {self.inner.name()} returned an invalid gradient at index"
                 spec = Spec(inside._array.shape, inside._dtype)
-                replaced = self._adjoint(check_gradient(replaced, spec, f"{where} {position}"))
+                replaced = check_gradient(
+                    replaced,
+                    spec,
+                    f"{where} {position}",
+                    device=grad.device,
+                    takes_real_part=self.inner.takes_real_part,
+                )
+                replaced = self._adjoint(replaced)
             results[position] = self._merge(grad, inside, replaced)
         return results
 
