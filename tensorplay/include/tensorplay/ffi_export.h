@@ -94,6 +94,13 @@ struct Value {
       out->type_index = kTVMFFIFloat;
       out->v_float64 = static_cast<double>(value);
     } else {
+      if constexpr (kind == TP_RT_KIND_INT && sizeof(T_) == 8 && !is_signed<T_>()) {
+        if (static_cast<uint64_t>(value) > INT64_MAX) {
+          tp_rt_throw("ValueError",
+                      "the result is above 2**63 - 1, the largest integer that the engine can carry; "
+                      "return it as a double or as text");
+        }
+      }
       out->type_index = kind == TP_RT_KIND_BOOL ? kTVMFFIBool : kTVMFFIInt;
       out->v_int64 = static_cast<int64_t>(value);
     }
@@ -254,4 +261,14 @@ inline int call(R_ (*function)(A_...), const char* name, const TVMFFIAny* args, 
       void*, const TVMFFIAny*, int32_t, TVMFFIAny* tp_result_) {                             \
     TVMFFIByteArray tp_bytes_{Text, sizeof(Text) - 1};                                           \
     return TVMFFIStringFromByteArray(&tp_bytes_, tp_result_);                                        \
+  }
+
+// For the C++ part of a library with CUDA code: what it launched is asked for its status, through a
+// function of the CUDA part.
+#define TP_EXPORT_LAUNCHING(Name, Function)                                                     \
+  extern "C" int tp_cuda_after_launch(const char*, TVMFFIAny*);                                 \
+  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##Name(                       \
+      void*, const TVMFFIAny* tp_args_, int32_t tp_count_, TVMFFIAny* tp_result_) {             \
+    int tp_status_ = ::tensorplay::jit::call(Function, #Name, tp_args_, tp_count_, tp_result_); \
+    return tp_status_ ? tp_status_ : tp_cuda_after_launch(#Name, tp_result_);                   \
   }

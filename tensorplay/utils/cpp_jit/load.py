@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 Signatures = Mapping[str, Sequence[Sequence[str | None]]]
 _PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+_CONTAINERS = (list, tuple, dict)
+# The engine converts containers by recursion in C, which ends the process where it is too deep.
+_MAX_DEPTH = 200
+# Engine types whose null a kernel has no reason to expect: it would call or read through it.
+_NOT_NULL = re.compile(
+    r"^(const\s+)?(tvm::ffi::|ffi::)?(Function|TypedFunction<.*>|Module)\b(?!\s*\*)"
+)
 
 
 class Kernel:
@@ -55,6 +63,9 @@ class Kernel:
         self._function = function
         self._parameters = tuple(parameters) if parameters is not None else None
         self._read_only = frozenset(read_only)
+        self._not_null = tuple(
+            i for i, p in enumerate(self._parameters or ()) if _NOT_NULL.match(p.type.strip())
+        )
         self.__name__ = name
         self.__qualname__ = f"{module}.{name}"
         self.__module__ = module
@@ -69,6 +80,15 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - the class says it
         if kwargs or (self._parameters is not None and len(args) < len(self._parameters)):
             args = self._bind(args, kwargs)
+        for position, value in enumerate(args):
+            if isinstance(value, _CONTAINERS):
+                self._check_depth(position, value)
+        for position in self._not_null:
+            if position < len(args) and args[position] is None:
+                raise TypeError(
+                    f"[{self._shown}] {self._argument(position)}: expected a function or module, "
+                    "got None. Write tvm::ffi::Optional<…> in C++ if it may be left out."
+                )
         try:
             result = self._function(*args)
         except BufferError as error:
@@ -119,6 +139,24 @@ class Kernel:
         if position < len(parameters) and parameters[position].name:
             return f"argument {parameters[position].name!r}"
         return f"argument #{position}"
+
+    def _check_depth(self, position: int, value: Any) -> None:
+        """Refuse a container that holds itself or has more levels than a stack has room for."""
+        level = [value]
+        for _ in range(_MAX_DEPTH):
+            level = [
+                inner
+                for outer in level
+                for inner in (outer.values() if isinstance(outer, dict) else outer)
+                if isinstance(inner, _CONTAINERS)
+            ]
+            if not level:
+                return
+            level = list({id(inner): inner for inner in level}.values())
+        raise TypeError(
+            f"[{self._shown}] {self._argument(position)}: expected at most {_MAX_DEPTH} levels of "
+            f"containers, got a {type(value).__name__} that nests deeper or holds itself."
+        )
 
     def _call_guarded(self, args: tuple[Any, ...], error: BufferError) -> Any:
         """Call again with what refused to be exported replaced, where that is safe.

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError, no_compiler
@@ -29,11 +29,12 @@ from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError, no_com
 _CANDIDATES = ("g++", "clang++", "c++")
 _LINKERS = ("mold", "gold", "lld")
 #: Without "defs" a function that is declared but not defined would end the process at its call.
-#: Symbolic binding keeps every library's functions its own. The sections that go are those of the
+#: Symbolic binding keeps every library's functions and variables its own: a cell's `timezone` or
+#: `optind` would otherwise be the C library's. The sections that go are those of the
 #: run-time library that a cell does not use.
 NO_UNDEFINED = "-Wl,-z,defs"
 _LINK_FLAGS: tuple[str, ...] = (
-    (NO_UNDEFINED, "-Wl,-Bsymbolic-functions", "-Wl,--gc-sections")
+    (NO_UNDEFINED, "-Wl,-Bsymbolic", "-Wl,--gc-sections")
     if sys.platform.startswith("linux")
     else ()
 )
@@ -266,9 +267,11 @@ def traits(compiler: Compiler, cache: Path) -> Traits:
 
 @functools.lru_cache(maxsize=16)
 def _traits(compiler: Compiler, cache: Path) -> Traits:
-    name = hashlib.sha256(compiler.identity.encode()).hexdigest()[:24]
+    # Also what is asked: a file from an earlier version of this module must not answer.
+    asked = "\n".join((compiler.identity, *_LINK_FLAGS, *(f.name for f in fields(Traits))))
+    name = hashlib.sha256(asked.encode()).hexdigest()[:24]
     file = cache / "compilers" / f"{name}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         known = json.loads(file.read_text("utf-8"))
         return Traits(**{**known, "link_flags": tuple(known["link_flags"])})
     found = _ask(compiler)
