@@ -10,14 +10,16 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 
 import tensorplay as tp
 from tensorplay.utils import cpp_jit
 from tpkernel.kernels import kernels_of
+from tpkernel.memory_checks import MemoryWatch, check_memory
 from tpkernel.operator import define_operators
 from tpkernel.report import Finding, GradcheckFacts, PairFacts, ValidationRow
 from tpkernel.samples import Sample, make_samples, preferred_dtypes
@@ -26,26 +28,30 @@ from tpkernel.spec import DTYPES, Argument, CellSpec, OperatorSpec
 __all__ = ["CHECKS", "Record", "load_operators", "run_checks"]
 
 #: Names of the checks, in the order they run.
-CHECKS = ("gradcheck", "validation")
+CHECKS = ("memory", "gradcheck", "validation")
 
 Record = GradcheckFacts | ValidationRow | Finding
 Progress = Callable[[str], None]
 
 
-def load_operators(spec: CellSpec, library: str) -> Mapping[str, Any]:
+def load_operators(spec: CellSpec, library: str) -> tuple[Mapping[str, Any], SimpleNamespace]:
     """Make the cell's operators from its spec and its library alone.
 
     Returns
     -------
     mapping
         Operator name (without namespace) to its definition.
+    kernels
+        The C++ functions that the definitions call, as attributes.
     """
-    return define_operators(spec, kernels_of(spec, cpp_jit.load_module(library)))
+    kernels = kernels_of(spec, cpp_jit.load_module(library))
+    return define_operators(spec, kernels), kernels
 
 
 def run_checks(
     spec: CellSpec,
     operators: Mapping[str, Any],
+    kernels: SimpleNamespace,
     *,
     checks: tuple[str, ...] = CHECKS,
     seed: int = 0,
@@ -53,12 +59,15 @@ def run_checks(
 ) -> Iterator[Record]:
     """Run checks over all declared operators of a cell, yielding records as they are made.
 
+    A gradcheck calls a kernel hundreds of times on ordinary memory, so the memory check comes
+    before it, asked for or not, and what it finds stands in place of a gradcheck.
+
     Parameters
     ----------
     spec
         The cell.
-    operators
-        Definitions, as :func:`load_operators` returns them.
+    operators, kernels
+        Definitions and functions, as :func:`load_operators` returns them.
     checks
         Which of :data:`CHECKS`.
     seed
@@ -67,20 +76,47 @@ def run_checks(
         Told what is about to run.
     """
     for operator in spec.operators:
-        if operator.helper:
+        if operator.helper or not checks:
             continue
         definition = operators[operator.opname]
+        try:
+            samples = make_samples(operator, seed=seed)
+        except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
+            yield Finding(checks[0], operator.name, "error", f"samples: {_said(problem)}")
+            continue
+        watch = MemoryWatch(spec, kernels)
+        wrong: list[Finding] = []
+        if "memory" in checks or "gradcheck" in checks:
+            dtypes = preferred_dtypes(operator)
+            for finding in check_memory(operator, definition, watch, samples, dtypes, progress):
+                if "memory" in checks:
+                    yield finding
+                if finding.level == "error":
+                    wrong.append(finding)
         if "gradcheck" in checks:
-            yield from _gradchecks(operator, definition, seed, progress)
+            if wrong:
+                message = f"not run before this is mended: {wrong[0].message}"
+                level: Literal["error", "note"] = "note" if "memory" in checks else "error"
+                yield Finding("gradcheck", operator.name, level, message, code=wrong[0].code)
+            else:
+                yield from _gradchecks(operator, definition, samples, seed, progress)
         if "validation" in checks:
-            yield from _judged(operator, _validation(operator, definition, seed, progress))
+            yield from _judged(
+                operator, _validation(operator, definition, samples[-1], watch, progress)
+            )
+            if "memory" in checks:
+                yield from watch.take()
 
 
 # -- gradcheck ------------------------------------------------------------------------------------
 
 
 def _gradchecks(
-    spec: OperatorSpec, definition: Any, seed: int, progress: Progress
+    spec: OperatorSpec,
+    definition: Any,
+    samples: Sequence[Sample],
+    seed: int,
+    progress: Progress,
 ) -> Iterator[Record]:
     dtypes = preferred_dtypes(spec)
     floating = [n for n, d in dtypes.items() if d.startswith(("float", "bfloat"))]
@@ -92,11 +128,6 @@ def _gradchecks(
     if not floating:
         message = "not run: no admitted dtype is floating"
         yield Finding("gradcheck", spec.name, "note", message)
-        return
-    try:
-        samples = make_samples(spec, seed=seed)
-    except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
-        yield Finding("gradcheck", spec.name, "error", f"samples: {_said(problem)}")
         return
     for sample in samples:
         yield from _gradcheck(spec, definition, sample, dtypes, floating, seed, progress)
@@ -198,31 +229,32 @@ def _said(problem: BaseException) -> str:
 
 
 def _validation(
-    spec: OperatorSpec, definition: Any, seed: int, progress: Progress
+    spec: OperatorSpec, definition: Any, sample: Sample, watch: MemoryWatch, progress: Progress
 ) -> Iterator[Record]:
-    """Call the operator once per dtype, device and layout of each argument, and note its answer."""
-    try:
-        sample = make_samples(spec, seed=seed)[-1]
-    except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
-        yield Finding("validation", spec.name, "error", f"samples: {_said(problem)}")
-        return
+    """Call the operator once per dtype, device and layout of each argument, and note its answer.
+
+    Calls that are admitted are watched: a kernel may write outside its memory for one dtype only.
+    """
     base = preferred_dtypes(spec)
     for group in _groups(spec):
         names = [a.name for a in group]
         for dtype in (n for n, cpp in DTYPES.items() if cpp or n == "bfloat16"):
             for device in ("cpu", "meta"):
-                yield _row(
-                    spec,
-                    definition,
-                    sample,
-                    {**base, **dict.fromkeys(names, dtype)},
-                    names,
-                    device,
-                    "contiguous",
-                    progress,
-                )
+                dtypes = {**base, **dict.fromkeys(names, dtype)}
+                progress(f"validation of {spec.name} with {', '.join(names)} {dtype} on {device}")
+                with _watched(watch, spec, sample, dtypes):
+                    yield _row(spec, definition, sample, dtypes, names, device, "contiguous")
         for argument in group:
-            yield _row(spec, definition, sample, base, [argument.name], "cpu", "strided", progress)
+            progress(f"validation of {spec.name} with {argument.name} strided on cpu")
+            with _watched(watch, spec, sample, base):
+                yield _row(spec, definition, sample, base, [argument.name], "cpu", "strided")
+
+
+def _watched(
+    watch: MemoryWatch, spec: OperatorSpec, sample: Sample, dtypes: Mapping[str, str]
+) -> MemoryWatch:
+    watch.on(spec.name, f"{sample.text}, {', '.join(dict.fromkeys(dtypes.values()))}")
+    return watch
 
 
 def _groups(spec: OperatorSpec) -> list[list[Argument]]:
@@ -242,10 +274,8 @@ def _row(
     names: list[str],
     device: str,
     layout: str,
-    progress: Progress,
 ) -> ValidationRow:
     dtype = dtypes[names[0]]
-    progress(f"validation of {spec.name} with {', '.join(names)} {dtype} on {device}, {layout}")
     message = ""
     tensor: Any = None
     try:

@@ -75,12 +75,17 @@ class KernelCrash(RuntimeError):  # noqa: N818  (named in the design, like Build
         The signal's name such as ``"SIGSEGV"``, or None when there was none.
     during
         What was running, in words.
+    ended
+        The process ended by itself; False where it was ended because it did not answer.
     """
 
-    def __init__(self, message: str, *, signal: str | None, during: str) -> None:
+    def __init__(
+        self, message: str, *, signal: str | None, during: str, ended: bool = True
+    ) -> None:
         super().__init__(message)
         self.signal = signal
         self.during = during
+        self.ended = ended
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

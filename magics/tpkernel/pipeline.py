@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from tensorplay.utils import cpp_jit
@@ -94,6 +95,8 @@ class BuiltCell:
         Name to operator or function, as bound in a notebook.
     definitions
         Name to the registered operator, helpers included.
+    kernels
+        The C++ functions that the operators call, as attributes.
     """
 
     request: Request
@@ -101,6 +104,7 @@ class BuiltCell:
     library: str
     members: Mapping[str, Any]
     definitions: Mapping[str, Any]
+    kernels: SimpleNamespace
     report: Report
 
 
@@ -224,7 +228,7 @@ def build_cell(
         notes=_notes(spec),
         module=module,
     )
-    return BuiltCell(request, spec, str(found.library), members, definitions, report)
+    return BuiltCell(request, spec, str(found.library), members, definitions, kernels, report)
 
 
 def _title(spec: CellSpec) -> str:
@@ -346,7 +350,7 @@ def check(
     if not wanted or all(o.helper for o in cell.spec.operators):
         return []
     if cell.request.in_process:
-        return list(run_checks(cell.spec, cell.definitions, checks=wanted, seed=seed))
+        return list(run_checks(cell.spec, cell.definitions, cell.kernels, checks=wanted, seed=seed))
     return shared_worker().run(
         cell.spec,
         cell.library,
@@ -404,7 +408,8 @@ def build(
     allow_alias
         Outputs may share memory with inputs.
     checks
-        True for all, False for none, or names: ``"gradcheck"``, ``"validation"``.
+        True for all, False for none, or names: ``"memory"``, ``"gradcheck"``,
+        ``"validation"``.
     in_process
         Run the checks here; a kernel that crashes then ends this process.
     budget

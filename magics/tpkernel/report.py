@@ -191,13 +191,24 @@ class GradcheckFacts:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something a check met that has no place in its table: a crash, a hang, a failed sample."""
+    """Something a check met that has no place in its table: a crash, a hang, a failed sample.
+
+    Attributes
+    ----------
+    signal
+        Name of the signal that ended the worker.
+    code
+        What kind of mistake it is, for programs: ``"crash"``, ``"hang"``, ``"writes_outside"``,
+        ``"writes_input"``, ``"not_written"``, ``"reads_output"``, ``"reads_outside"``,
+        ``"misnamed_backward"`` and so on; empty where the message is all there is.
+    """
 
     check: str
     operator: str
     level: Literal["error", "warning", "note"]
     message: str
     signal: str | None = None
+    code: str = ""
 
 
 @dataclass(frozen=True, repr=False)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tpkernel.errors import KernelCrash
+from tpkernel.memory_checks import DAMAGE
 from tpkernel.report import Finding
 from tpkernel.spec import CellSpec
 
@@ -141,6 +142,10 @@ class Worker:
                 assert self._connection is not None  # noqa: S101  (started above)
                 self._connection.send((spec, library, checks, seed, budget))
                 self._collect(records, on_wait, budget)
+                if any(isinstance(r, Finding) and r.code in DAMAGE for r in records):
+                    # What this child computes or how it ends is no longer the next cell's doing.
+                    self.close()
+                    self.start()
             except KernelCrash as crash:
                 operator = next((o.name for o in spec.operators if o.name in crash.during), "")
                 finding = Finding(
@@ -149,6 +154,7 @@ class Worker:
                     "error",
                     f"KernelCrash: {crash}",
                     crash.signal,
+                    "crash" if crash.ended else "hang",
                 )
                 records.append(finding)
             except BaseException:
@@ -193,7 +199,7 @@ class Worker:
                 if left <= 0:
                     self.close()
                     message = f"no answer within {budget:g} s during {during}; the worker was ended"
-                    raise KernelCrash(message, signal=None, during=during)
+                    raise KernelCrash(message, signal=None, during=during, ended=False)
                 if not connection.poll(min(left, _TICK)):
                     on_wait(during)
                     continue
@@ -249,6 +255,8 @@ class Worker:
                 )
             )
         ]
+        if own and own[0].startswith("Traceback"):
+            return own[-1].strip()[:300]  # an exception of Python: its type and text end it
         return own[0].strip()[:300] if own else ""
 
 
@@ -304,10 +312,11 @@ def serve(descriptor: int) -> None:
         # If the parent dies, nobody is left to end an endless loop: the alarm's default action is.
         signal.setitimer(signal.ITIMER_REAL, budget + 5)
         try:
-            operators = checks.load_operators(spec, library)
+            operators, kernels = checks.load_operators(spec, library)
             found = checks.run_checks(
                 spec,
                 operators,
+                kernels,
                 checks=wanted,
                 seed=seed,
                 progress=lambda text: connection.send(("progress", text)),
