@@ -87,6 +87,7 @@ def _comparison(
         scalars=True,
         check_first=False,
         inplace=True,
+        out=True,
         dunders=(dunder,),
         aliases=aliases,
         samples=samples,
@@ -108,12 +109,21 @@ ge = _comparison(
 
 
 def _isclose(x: Any, y: Any, rtol: float, atol: float, equal_nan: bool) -> Any:
-    if x.dtype.kind not in "fc":  # differences of integers may leave their type
-        near = np.abs(x.astype(np.float64) - y) <= atol + rtol * np.abs(y.astype(np.float64))
-        return near | (x == y)
+    if x.dtype.kind in "biu":
+        return (x == y) | _integers_near(x, y, atol + rtol * np.abs(y.astype(np.float64)))
     near = (np.abs(x - y) <= atol + rtol * np.abs(y)) & np.isfinite(y)
     near |= x == y
     return near | (np.isnan(x) & np.isnan(y)) if equal_nan else near
+
+
+def _integers_near(x: Any, y: Any, allowed: Any) -> Any:
+    """Return where integers of one type lie within `allowed`, without rounding their distance."""
+    # Modulo 2**64 the difference of the larger and the smaller is their distance.
+    x, y = (np.maximum(x, y).astype(np.uint64), np.minimum(x, y).astype(np.uint64))
+    distance = x - y
+    below = np.nextafter(2.0**64, 0)
+    whole = np.floor(np.clip(np.nan_to_num(allowed), 0, below)).astype(np.uint64)
+    return (allowed >= 0) & ((distance <= whole) | (allowed > below))
 
 
 isclose = binary(
@@ -195,6 +205,7 @@ def _logical(name: str, doc: str, function: Callable[..., Any]) -> Primitive:
         scalars=True,
         check_first=False,
         inplace=True,
+        out=True,
         samples=lambda make: [
             Sample((_integer_sample(0, 2, 0, 3), _integer_sample(0, 0, 1, 5)), name="integers"),
             Sample((make(2, 3), make(3)), name="broadcast"),

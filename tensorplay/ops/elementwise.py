@@ -170,6 +170,7 @@ def unary(
 
     options.setdefault("samples", samples)
     options.setdefault("inplace", True)
+    options.setdefault("out", True)
     options.setdefault("jvp", "elementwise")
     if isinstance(function, np.ufunc) and out is None:
         options.setdefault("ufunc", function)
@@ -278,6 +279,7 @@ def binary(
     if isinstance(function, np.ufunc) and out is None and operands == 2:
         options.setdefault("ufunc", function)
     options.setdefault("inplace", True)
+    options.setdefault("out", True)
     options.setdefault("jvp", "elementwise")
     return Primitive(
         schema, doc, impl, rule=rule, vjp=vjp, scalars=True, check_first=False, **options

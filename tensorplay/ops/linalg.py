@@ -125,6 +125,7 @@ matmul = Primitive(
     },
     jvp="bilinear",
     scalars=True,
+    out=True,
     check_first=False,
     dunders=("__matmul__", "__rmatmul__", "__imatmul__"),
     samples=_matmul_samples,

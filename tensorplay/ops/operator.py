@@ -13,6 +13,7 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor
+from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import SCALARS, converter, reject
 from tensorplay.ops.schema import Argument, DtypeName, FunctionSchema, parse_schema
 
@@ -51,6 +52,7 @@ class Operator:
         dunders: Sequence[str] = (),
         inplace: bool = False,
         varargs: bool = False,
+        out: bool = False,
         aliases: Sequence[str] = (),
     ) -> None:
         self.schema = parse_schema(schema)
@@ -59,6 +61,7 @@ class Operator:
         self.name = self.schema.name
         self.varargs = varargs
         self.inplace = inplace
+        self.out = out
         self.public_function = function
         self.public_method = method
         self.dunders = tuple(dunders)
@@ -90,6 +93,44 @@ class Operator:
         """Run the operator and write the result into the first argument."""
         raise NotImplementedError
 
+    def apply_out(self, args: tuple[Any, ...], out: Any) -> Tensor:
+        """Run the operator and write the result into `out`, which is returned.
+
+        Raises
+        ------
+        RuntimeError
+            `out` has another shape or a lower kind than the result, or something requires grad.
+        NotImplementedError
+            An argument has a tangent.
+        """
+        where = self.schema.qualname
+        if not isinstance(out, Tensor):
+            reject(where, "out", "Tensor", out)
+        tensors = [x for x in (*args, out) if isinstance(x, Tensor)]
+        if any(x._tangent is not None for x in tensors):
+            raise NotImplementedError(
+                f"[{where}] no forward mode because it is an out= function. Leave out= away."
+            )
+        if grad_mode.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            raise RuntimeError(
+                f"[{where}] functions with out=... arguments don't support automatic "
+                "differentiation, but one of the arguments requires grad. Leave out= away, or "
+                "write `with tensorplay.no_grad():` around it."
+            )
+        result = self.apply(args)
+        if result.shape != out.shape:
+            raise RuntimeError(
+                f"[{where}] argument 'out': expected the shape of the result {list(result.shape)}, "
+                f"got {list(out.shape)}."
+            )
+        if not _dtype.can_cast(result.dtype, out.dtype):
+            raise RuntimeError(
+                f"[{where}] argument 'out': result type {result.dtype!r} can't be cast to the "
+                f"desired output type {out.dtype!r}."
+            )
+        written: Tensor = out.copy_(result)
+        return written
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function of the operator."""
         return self.function(*args, **kwargs)
@@ -99,14 +140,17 @@ class Operator:
 
     # --- the callables ----------------------------------------------------------------------
 
-    def parameters(self, *, first: str | None = None, varargs: bool = False) -> str:
+    def parameters(
+        self, *, first: str | None = None, varargs: bool = False, out: bool = False
+    ) -> str:
         """Return the Python parameter list, the first parameter renamed to `first` if given."""
         parts: list[str] = []
         starred = False
         for number, argument in enumerate(self.schema.arguments):
             name = first if number == 0 and first is not None else argument.name
             if varargs and argument.type.is_list and not argument.type.is_tensor and not starred:
-                parts.append(f"*{name}")
+                # One by one, as one sequence, or by name.
+                parts += ["*args", f"{name}=None"]
                 starred = True
                 continue
             if argument.kwarg_only and not starred:
@@ -114,21 +158,28 @@ class Operator:
                 starred = True
             default = self._defaults.get(argument.name, parts) if argument.has_default else parts
             parts.append(name if default is parts else f"{name}={default!r}")
+        if out:
+            parts += [*([] if starred else ["*"]), "out=None"]
         return ", ".join(parts)
 
     def _make_function(self, name: str, *, varargs: bool, method: bool = False) -> Any:
         """Compile a function with the signature of the schema that calls the operator."""
         first = "self" if method else None
-        parameters = self.parameters(first=first, varargs=varargs)
+        writes = self.out and not method
+        parameters = self.parameters(first=first, varargs=varargs, out=writes)
         names = [a.name for a in self.schema.arguments]
         if method:
             names[0] = "self"
         spread = ""
         if varargs:
-            star = parameters.split("*")[1].split(",")[0]
+            star = parameters.split("*args, ")[1].split("=")[0]
+            twice = f"[{name}] argument '{star}' is given twice: by position and by name."
             spread = (
-                f"    if len({star}) == 1 and isinstance({star}[0], (tuple, list)):\n"
-                f"        {star} = {star}[0]\n"
+                f"    if {star} is None:\n"
+                f"        one = len(args) == 1 and isinstance(args[0], (tuple, list))\n"
+                f"        {star} = args[0] if one else args\n"
+                f"    elif args:\n"
+                f"        raise TypeError({twice!r})\n"
             )
         values = ", ".join(names) + ("," if names else "")
         call = "apply_inplace" if name == f"{self.name}_" else "apply"
@@ -145,6 +196,10 @@ class Operator:
                 f"        return {result}\n"
             )
         last = f"    return {operator}.{call}(({values}))\n"
+        if writes:
+            spread += (
+                f"    if out is not None:\n        return {operator}.apply_out(({values}), out)\n"
+            )
         source = f"def {name}({parameters}):\n{spread}{attempt}{last}"
         filename = f"<tensorplay operator {self.schema.qualname}{name[len(self.name) :]}>"
         # What the texts of defaults without a literal mean: inf, nan, tensorplay.float32.

@@ -79,7 +79,7 @@ def _operator_stub(name: str, operator: Operator, *, method: bool) -> str:
             continue
         is_list = argument.type.is_list and not argument.type.is_tensor
         if method and operator.varargs and is_list and not starred:
-            parts.append(f"*{argument.name}: Any")
+            parts += ["*args: Any", f"{argument.name}: Any = ..."]
             starred = True
             continue
         if argument.kwarg_only and not starred:
@@ -90,6 +90,8 @@ def _operator_stub(name: str, operator: Operator, *, method: bool) -> str:
             kind += " | None"
         default = " = ..." if argument.has_default else ""
         parts.append(f"{argument.name}: {kind}{default}")
+    if operator.out and not method:
+        parts += [*([] if starred else ["*"]), "out: Tensor | None = ..."]
     result = "Tensor" if name.endswith("_") and not name.startswith("_") else _result(operator)
     return f"def {name}({', '.join(parts)}) -> {result}: ..."
 
