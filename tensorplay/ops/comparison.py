@@ -184,6 +184,10 @@ isnan = _class("isnan", "Whether the element is not a number.", np.isnan)
 isfinite = _class("isfinite", "Whether the element is neither NaN nor infinite.", np.isfinite)
 isinf = _class("isinf", "Whether the element is infinite.", np.isinf)
 
+signbit = _class(
+    "signbit", "Whether the sign is negative, also that of a zero.", lambda x: np.signbit(x.real)
+)
+
 # --- logic ----------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.ops.arguments import SCALARS, reject
 from tensorplay.ops.dims import broadcasts_to, is_dense, strides_of
+from tensorplay.ops.elementwise import cast
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from tensorplay._dtype import dtype
 
-__all__ = ["cast_to", "clone"]
+__all__ = ["cast_to", "check_no_loss", "clone"]
 
 
 def _shapes(make: Any) -> Iterable[Sample]:
@@ -166,13 +167,35 @@ def _copy_rule(x: Any, src: Any) -> Spec:
             f"got {list(shape)}."
         )
         raise RuntimeError(message)
+    check_no_loss("copy_", src, x.dtype)
     return Spec(x.shape, x.dtype)
+
+
+def check_no_loss(where: str, value: Any, d: dtype) -> None:
+    """Refuse complex numbers for a real tensor: half of them would vanish.
+
+    Raises
+    ------
+    RuntimeError
+        That is the case.
+    """
+    is_complex = (
+        value.dtype.is_complex if isinstance(value, Spec)
+        else value.dtype.kind == "c" if isinstance(value, np.ndarray)
+        else isinstance(value, complex)
+    )  # fmt: skip
+    if is_complex and not d.is_complex:
+        message = (
+            f"[{where}] complex numbers can't be cast to the desired output type {d!r}: the "
+            "imaginary part would be lost. Write value.real."
+        )
+        raise RuntimeError(message)
 
 
 def _filled(x: Any, src: Any) -> Any:
     out = np.empty(x.shape, x.dtype)
-    if isinstance(src, np.ndarray) and src.dtype.kind == "c" and x.dtype.kind != "c":
-        src = src.real
+    if not isinstance(src, np.ndarray):
+        src = cast(src, _dtype.from_numpy_dtype(x.dtype))
     np.copyto(out, src, casting="unsafe")
     return out
 
@@ -198,7 +221,13 @@ _copy = Primitive(
 
 
 def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
-    """Copy the elements of `src`, broadcast and converted, into this tensor."""
+    """Copy the elements of `src`, broadcast and converted, into this tensor.
+
+    Raises
+    ------
+    RuntimeError
+        `src` does not broadcast to the shape; or it is complex and this tensor is real.
+    """
     return _copy.apply_inplace((self, src))
 
 

@@ -83,6 +83,8 @@ def cast(x: Any, d: dtype) -> Any:
         x &= (1 << bits) - 1
         if d.is_signed and x >> (bits - 1):
             x -= 1 << bits
+    if isinstance(x, float) and d.kind == _dtype.INTEGER:
+        return np.asarray(x).astype(d.numpy)  # as arrays are cast, which NaN does not stop
     return np.asarray(x, d.numpy)
 
 

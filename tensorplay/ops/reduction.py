@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,17 @@ from tensorplay.ops.joining import cat
 from tensorplay.ops.piecewise import maximum, minimum
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
-__all__ = ["ValuesIndices", "amax", "axes_of", "mean", "sum_", "sum_type", "working_type"]
+__all__ = [
+    "WIDER",
+    "ValuesIndices",
+    "add_up",
+    "amax",
+    "axes_of",
+    "mean",
+    "sum_",
+    "sum_type",
+    "working_type",
+]
 
 # --- dimensions -----------------------------------------------------------------------------------
 
@@ -174,11 +184,41 @@ def _int64(name: str, d: dtype) -> dtype:
 
 def working_type(x: Any, requested: dtype | None = None) -> Any:
     """Return the type to add up in: half precision gathers too much error in its own."""
-    if requested is not None:
-        return requested.numpy
-    if x.dtype in _dtype.NARROW:
+    d = x.dtype if requested is None else requested.numpy
+    if d in _dtype.NARROW:
         return np.dtype(np.float32)
-    return np.dtype(np.int64) if x.dtype.kind in "biu" else x.dtype
+    return np.dtype(np.int64) if requested is None and d.kind in "biu" else d
+
+
+WIDER: Final = {
+    np.dtype(np.float32): np.dtype(np.float64),
+    np.dtype(np.complex64): np.dtype(np.complex128),
+}
+
+# One by one, so many numbers can be added before the roundings count: float32 has 24 bits.
+_FEW: Final = 1024
+
+
+def add_up(
+    x: Any, axes: tuple[int, ...], keepdim: bool = False, requested: dtype | None = None
+) -> Any:
+    """Return the sum, of narrow types in float32, else in the type of `x`.
+
+    NumPy adds in pairs along the memory, but one by one across it, where a float32 sum of ones
+    stands still at 2**24: there the sum of many is kept in the next wider type.
+    """
+    working = working_type(x, requested)
+    wider = WIDER.get(working)
+    if wider is not None and x.size and _count(x, axes) > _FEW and not _along_memory(x, axes):
+        return np.add.reduce(x, axis=axes, keepdims=keepdim, dtype=wider).astype(working)
+    return np.add.reduce(x, axis=axes, keepdims=keepdim, dtype=working)
+
+
+def _along_memory(x: Any, axes: tuple[int, ...]) -> bool:
+    """Tell whether the summed elements are one run of memory for each result."""
+    whole = len([n for n in x.shape if n > 1]) <= 1 or (len(axes) == x.ndim and x.flags.forc)
+    trailing = set(axes) == set(range(x.ndim - len(axes), x.ndim)) and x.flags.c_contiguous
+    return bool(whole or trailing)
 
 
 # --- sums -----------------------------------------------------------------------------------------
@@ -186,9 +226,7 @@ def working_type(x: Any, requested: dtype | None = None) -> Any:
 sum_ = reduction(
     "sum(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
     "Sum; of integers and bools in int64.",
-    lambda x, axes, keepdim, d: np.add.reduce(
-        x, axis=axes, keepdims=keepdim, dtype=working_type(x, d)
-    ),
+    add_up,
     out=sum_type,
     vjp=Vjp(_spread),
     jvp="linear",
@@ -197,9 +235,7 @@ sum_ = reduction(
 mean = reduction(
     "mean(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
     "Arithmetic mean; NaN of no elements.",
-    lambda x, axes, keepdim, d: np.true_divide(
-        np.add.reduce(x, axis=axes, keepdims=keepdim, dtype=working_type(x, d)), _count(x, axes)
-    ),
+    lambda x, axes, keepdim, d: np.true_divide(add_up(x, axes, keepdim, d), _count(x, axes)),
     out=_floating_type,
     vjp=Vjp(lambda g, s: _spread(g / _reduced_count(s), s)),
     # Not "linear": the mean of no tangents is no tangent, not NaN.
@@ -228,9 +264,7 @@ def _sum_to_size(x: Any, size: tuple[int, ...]) -> Any:
     axes = tuple([i for i, n in enumerate(x.shape) if i < lead or size[i - lead] != n])
     if not axes:
         return x.copy()
-    y = np.add.reduce(
-        x, axis=axes, keepdims=True, dtype=working_type(x) if x.dtype in _dtype.NARROW else None
-    )
+    y = add_up(x, axes, keepdim=True, requested=_dtype.from_numpy_dtype(x.dtype))
     return y.astype(x.dtype, copy=False).reshape(size)
 
 
@@ -482,10 +516,10 @@ def _centred(x: Any, s: Any) -> Any:
 def _variance(x: Any, axes: tuple[int, ...], keepdim: bool, correction: Any) -> Any:
     work = x.astype(np.float32) if x.dtype in _dtype.NARROW else x
     n = _count(x, axes)
-    centre = np.add.reduce(work, axis=axes, keepdims=True) / work.real.dtype.type(n)
+    centre = add_up(work, axes, keepdim=True) / work.real.dtype.type(n)
     d = work - centre
     square: Any = d.real**2 + d.imag**2 if d.dtype.kind == "c" else d * d
-    return np.sum(square, axis=axes, keepdims=keepdim) / square.dtype.type(
+    return add_up(square, axes, keepdim) / square.dtype.type(
         n - correction if n > correction else 0
     )
 
@@ -538,7 +572,7 @@ def _logsumexp(x: Any, axes: tuple[int, ...], keepdim: bool) -> Any:
     work = x.astype(np.float32) if x.dtype in _dtype.NARROW else x
     top = np.max(work, axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, work.dtype.type(0))
-    total = np.add.reduce(np.exp(work - top), axis=axes, keepdims=True)
+    total = add_up(np.exp(work - top), axes, keepdim=True)
     result = np.log(total) + top
     return result if keepdim else np.reshape(result, _reduced(x.shape, axes, keepdim=False))
 
@@ -577,9 +611,9 @@ def _norm(x: Any, p: Any, dim: Any, keepdim: bool) -> Any:
     elif p in (math.inf, -math.inf):
         y = (np.max if p > 0 else np.min)(size, **options)
     elif p == 2:
-        y = np.sqrt(np.add.reduce(size * size, **options))
+        y = np.sqrt(add_up(size * size, axes, keepdim))
     else:
-        y = np.add.reduce(size**p, **options) ** size.dtype.type(1 / p)
+        y = add_up(size**p, axes, keepdim) ** size.dtype.type(1 / p)
     return y.astype(x.real.dtype)
 
 

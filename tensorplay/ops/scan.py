@@ -13,9 +13,16 @@ from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import conj_of
 from tensorplay.ops.joining import cat
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
-from tensorplay.ops.reduction import sum_type, working_type
+from tensorplay.ops.reduction import WIDER, sum_type, working_type
 
 __all__ = ["cumprod", "cumsum"]
+
+
+# A running sum cannot add in pairs, as a sum does: its error grows with the number of elements,
+# and in float32 it stands still at 2**24 ones. So it is kept in the next wider type.
+def _accumulator(x: Any, requested: dtype | None) -> Any:
+    working = working_type(x, requested)
+    return WIDER.get(working, working)
 
 
 def _running(name: str, doc: str, function: np.ufunc, vjp: Vjp, *, jvp: Any = None) -> Primitive:
@@ -24,7 +31,7 @@ def _running(name: str, doc: str, function: np.ufunc, vjp: Vjp, *, jvp: Any = No
         result = sum_type(name, _dtype.from_numpy_dtype(x.dtype), requested).numpy
         if not x.ndim:
             return x.astype(result)
-        y = function.accumulate(x, axis=axis, dtype=working_type(x, requested))
+        y = function.accumulate(x, axis=axis, dtype=_accumulator(x, requested))
         return y.astype(result, copy=False)
 
     def rule(x: Spec, dim: int, requested: dtype | None) -> Spec:

@@ -14,6 +14,7 @@ from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor, contiguous_strides, wrap
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.arrangement import pad
+from tensorplay.ops.conversion import check_no_loss
 from tensorplay.ops.dims import broadcasts_to, wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
 from tensorplay.ops.movement import reshape
@@ -355,12 +356,15 @@ def _index_put_rule(x: Spec, indices: Sequence[Any], values: Any, accumulate: bo
             f"[index_put] argument 'values': shape mismatch: value tensor of shape {list(shape)} "
             f"cannot be broadcast to indexing result of shape {list(picked)}."
         )
+    check_no_loss("index_put", values, x.dtype)
     return Spec(x.shape, x.dtype)
 
 
 def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) -> Any:
-    if isinstance(values, np.ndarray) and values.dtype.kind == "c" and x.dtype.kind != "c":
-        values = values.real
+    d = _kind(x)
+    check_no_loss("index_put", values, d)
+    if not isinstance(values, np.ndarray):
+        values = cast(values, d)
     out = x.copy()
     selection = _selection(indices)
     try:

@@ -1,0 +1,134 @@
+"""Where rounding or conversion would change numbers unseen: large integers, long sums, 1j."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+import tensorplay as tp
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+# --- integers that float64 cannot tell apart --------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2**53, 2**62, -(2**62), 2**63 - 2])
+def test_neighbours_are_not_close_without_tolerance(n):
+    x, y = tp.tensor([n + 1]), tp.tensor([n])
+    assert not tp.isclose(x, y, rtol=0.0, atol=0.0).item()
+    assert not tp.allclose(x, y, 0.0, 0.0)
+    assert not tp.equal(x, y)
+    assert tp.isclose(x, y, rtol=0.0, atol=1.0).item()
+    assert not tp.isclose(x, n, rtol=0.0, atol=0.0).item()
+
+
+@given(INT64, INT64, st.integers(0, 2**64))
+def test_distances_are_exact(a, b, atol):
+    found = tp.isclose(tp.tensor([a]), tp.tensor([b]), rtol=0.0, atol=float(atol)).item()
+    assert found == (abs(a - b) <= int(float(atol)))
+
+
+@pytest.mark.parametrize("dtype", [tp.bool, tp.uint8, tp.int8, tp.uint64])
+def test_narrow_and_unsigned_integers(dtype):
+    x, y = tp.tensor([0, 1, 1]).to(dtype), tp.tensor([1, 1, 0]).to(dtype)
+    assert tp.isclose(x, y, rtol=0.0, atol=0.5).tolist() == [False, True, False]
+    assert tp.isclose(x, y, rtol=0.0, atol=1.0).tolist() == [True] * 3
+    assert tp.isclose(x, y, rtol=0.0, atol=-1.0).tolist() == [False, True, False]
+    assert tp.isclose(x, y, rtol=0.0, atol=float("nan")).tolist() == [False, True, False]
+
+
+# --- long sums --------------------------------------------------------------------------------
+
+# One more than float32 can count in steps of one.
+MANY = 2**24 + 2
+
+
+@pytest.mark.parametrize("dtype", [tp.float32, tp.complex64])
+def test_running_sums_do_not_stand_still(dtype):
+    y = tp.ones(MANY, dtype=dtype).cumsum(0)
+    assert y.dtype is dtype
+    assert y[-1].item() == MANY
+
+
+def test_running_sums_of_half_precision():
+    for dtype in (tp.float16, tp.bfloat16):
+        x = tp.ones(4096, dtype=dtype)
+        for y in (x.cumsum(0), x.cumsum(0, dtype=dtype), tp.ones(4096).cumsum(0, dtype=dtype)):
+            assert y.dtype is dtype
+            assert y[-1].item() == 4096
+
+
+@pytest.mark.parametrize("dtype", [tp.float16, tp.bfloat16])
+def test_sums_asked_for_in_half_precision(dtype):
+    assert tp.ones(4096).sum(dtype=dtype).item() == 4096
+    assert tp.ones(4096).mean(dtype=dtype).item() == 1
+
+
+def test_sums_across_memory_do_not_stand_still():
+    x = tp.ones(1, 2).expand(MANY, 2)
+    assert x.sum(0).tolist() == [MANY, MANY]
+    assert x.sum(0).dtype is tp.float32
+    assert x.mean(0).tolist() == [1, 1]
+    assert tp.ones(1, 2).expand(MANY, 2).sum_to_size(1, 2).tolist() == [[MANY, MANY]]
+
+
+@pytest.mark.parametrize("dim", [0, 1, (0, 1), (0, 2), None])
+def test_sums_in_any_order_agree_with_float64(dim):
+    x = np.random.default_rng(0).uniform(size=(3000, 3, 2)).astype(np.float32)
+    for view in (x, x.transpose(2, 0, 1), x[::2]):
+        found = tp.from_numpy(view).sum(dim).numpy()
+        np.testing.assert_allclose(found, view.astype(np.float64).sum(dim), rtol=2e-7)
+
+
+# --- complex numbers for real tensors ---------------------------------------------------------
+
+REAL = [tp.float32, tp.float64, tp.bfloat16, tp.int64, tp.bool]
+
+
+def _item(x, value):
+    x[0] = value
+
+
+def _list(x, value):
+    x[[0, 1]] = value
+
+
+def _mask(x, value):
+    x[tp.ones_like(x).bool()] = value
+
+
+def _copy(x, value):
+    x.copy_(tp.tensor([value, value]) if isinstance(value, complex) else value)
+
+
+def _fill(x, value):
+    x.fill_(value)
+
+
+@pytest.mark.parametrize("dtype", REAL)
+@pytest.mark.parametrize("write", [_item, _list, _mask, _copy, _fill])
+@pytest.mark.parametrize("value", [1j, np.complex64(2), 1 + 0j])
+def test_complex_numbers_are_refused(write, dtype, value):
+    x = tp.ones(2, dtype=dtype)
+    with pytest.raises(RuntimeError, match=r"can.t be cast|cannot be converted"):
+        write(x, value)
+    assert x.double().tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("write", [_item, _list])
+def test_complex_tensors_are_refused(write):
+    with pytest.raises(RuntimeError, match=r"can't be cast .* Write value\.real"):
+        write(tp.ones(2), tp.tensor(1j))
+
+
+# --- integers beyond the type ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", [_item, _list, _fill, _mask])
+@pytest.mark.parametrize(("value", "stored"), [(300, 44), (-1, 255), (2**70 + 5, 5)])
+def test_integers_wrap_as_in_arithmetic(write, value, stored):
+    x = tp.zeros(2, dtype=tp.uint8)
+    write(x, value)
+    assert x[0].item() == stored
