@@ -427,30 +427,72 @@ _register(_matmul, "matmul")
 _register(_einsum, "_einsum")
 
 
-# --- operators that have a batch of their own -----------------------------------------------------
+# --- convolutions ---------------------------------------------------------------------------------
+# They have a batch of their own, which takes in that of vmap where the other operand is the same
+# for all samples. Otherwise each sample becomes a group of channels.
 
 
-def _merge(batched: str, *fixed: str) -> Rule:
-    """Make the batch part of the first dimension, which is a batch already."""
-
-    def rule(call: Call) -> Any:
-        if any(call.is_batched(name) for name in fixed):
-            raise NoRule
-        value = call.full(batched)
-        shape = value._array.shape
-        flat = value.reshape((math.prod(shape[: call.lead + 1]), *shape[call.lead + 1 :]))
-        found = call.run(**{batched: flat})
-        many = isinstance(found, tuple)
-        parts = tuple(
-            f.reshape((*call.sizes, *s.shape))
-            for f, s in zip(found if many else (found,), call.out, strict=True)
-        )
-        return parts if many else parts[0]
-
-    return rule
+def _merged(call: Call, name: str) -> Tensor:
+    """Return an operand with the samples in its first dimension."""
+    value = call.full(name)
+    shape = value._array.shape
+    return value.reshape((math.prod(shape[: call.lead + 1]), *shape[call.lead + 1 :]))
 
 
-_register(_merge("input", "weight"), "_convolution")
+def _folded(call: Call, name: str) -> Tensor:
+    """Return an operand with the samples in its channels, which are its second dimension."""
+    value = call.full(name)
+    rows, channels, *rest = value._array.shape[call.lead :]
+    count = math.prod(call.sizes)
+    stacked = value.reshape((count, rows, channels, *rest)).movedim(0, 1)
+    return stacked.reshape((rows, count * channels, *rest))
+
+
+def _unfolded(call: Call, value: Tensor) -> Tensor:
+    """Return a result with the samples, which are in its channels, in front."""
+    rows, channels, *rest = call.out[0].shape
+    count = math.prod(call.sizes)
+    apart = value.reshape((rows, count, channels, *rest)).movedim(1, 0)
+    return apart.reshape((*call.sizes, rows, channels, *rest))
+
+
+def _convolution(call: Call) -> Any:
+    shape = (*call.sizes, *call.out[0].shape)
+    if not call.is_batched("weight"):
+        return call.run(input=_merged(call, "input")).reshape(shape)
+    groups = math.prod(call.sizes) * call["groups"]
+    found = call.run(input=_folded(call, "input"), weight=_merged(call, "weight"), groups=groups)
+    return _unfolded(call, found)
+
+
+def _convolution_to_input(call: Call) -> Any:
+    count, (rows, channels, *rest) = math.prod(call.sizes), call["size"]
+    if not call.is_batched("weight"):
+        found = call.run(input=_merged(call, "input"), size=(count * rows, channels, *rest))
+        return found.reshape((*call.sizes, rows, channels, *rest))
+    found = call.run(
+        input=_folded(call, "input"),
+        weight=_merged(call, "weight"),
+        size=(rows, count * channels, *rest),
+        groups=count * call["groups"],
+    )
+    return _unfolded(call, found)
+
+
+def _convolution_to_weight(call: Call) -> Any:
+    count, (channels, *rest) = math.prod(call.sizes), call["size"]
+    found = call.run(
+        input=_folded(call, "input"),
+        source=_folded(call, "source"),
+        size=(count * channels, *rest),
+        groups=count * call["groups"],
+    )
+    return found.reshape((*call.sizes, channels, *rest))
+
+
+_register(_convolution, "_convolution")
+_register(_convolution_to_input, "_convolution_to_input")
+_register(_convolution_to_weight, "_convolution_to_weight")
 
 
 # --- indexing by tensors --------------------------------------------------------------------------
@@ -536,12 +578,6 @@ SAMPLE_BY_SAMPLE.update(
     dict.fromkeys(
         ("_dropout_mask", "_standard_normal", "_uniform", "bernoulli", "multinomial"),
         "`vmap(randomness=…)` says which samples share their random numbers",
-    )
-)
-SAMPLE_BY_SAMPLE.update(
-    dict.fromkeys(
-        ("_convolution_to_input", "_convolution_to_weight"),
-        "the batch of a convolution's gradients is summed or part of `size`",
     )
 )
 SAMPLE_BY_SAMPLE.update(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,13 @@ import numpy.typing as npt
 
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import forward_ad
+from tensorplay.autograd.batched import Level, batch, expose
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.gradcheck.numerical import Layout, tensors_in
-from tensorplay.autograd.graph import Edge, Node, RemovableHandle, edge_of
+from tensorplay.autograd.graph import AccumulateGrad, Edge, Node, RemovableHandle, edge_of
+
+# Elements that the gradients of a batch of passes may have at most, in the widest place.
+_MOST_TOGETHER = 1_000_000
 
 __all__ = ["Reverse", "forward_jacobian", "raw_gradient_types", "run_forward"]
 
@@ -89,18 +94,54 @@ class Reverse:
             for r, x in zip(rows, self.inputs, strict=True)
         ]
         defined = [[False] * len(self.outputs) for _ in self.inputs]
-        position = 0
+        start = 0
         for output, wanted in enumerate(columns):
-            for column in wanted:
-                cotangents: list[Tensor | None] = [None] * len(self.outputs)
-                cotangents[output] = self._one_hot(output, int(column))
-                for number, grad in enumerate(self.vjp(cotangents)):
-                    if grad is not None:
-                        flat = grad._array.reshape(-1)
-                        matrices[number][:, position] = flat[rows[number]]
+            for first in range(0, len(wanted), self._together):
+                chosen = wanted[first : first + self._together]
+                place = slice(start + first, start + first + len(chosen))
+                for number, block in enumerate(self._columns(output, chosen)):
+                    if block is not None:
+                        matrices[number][:, place] = block[:, rows[number]].T
                         defined[number][output] = True
-                position += 1
+            start += len(wanted)
         return ReverseJacobian(matrices, defined)
+
+    @cached_property
+    def _together(self) -> int:
+        """How many passes are run as one, on a batch of gradients.
+
+        Formulas of the product's own operators may be; those of people are run as they will be
+        used, for one gradient at a time.
+        """
+        nodes = _reachable(self._roots)
+        if not all(_runs_on_batches(node) for node in nodes):
+            return 1
+        widest = max((s.numel for n in nodes for s in n.outputs if s is not None), default=1)
+        return max(1, min(256, _MOST_TOGETHER // max(widest, 1)))
+
+    def _columns(self, output: int, chosen: Matrix) -> list[Matrix | None]:
+        """Return, per input, the gradients for some elements of an output, one per row."""
+        count = len(chosen)
+        cotangents: list[Tensor | None] = [None] * len(self.outputs)
+        if count == 1:
+            cotangents[output] = self._one_hot(output, int(chosen[0]))
+            grads = self.vjp(cotangents)
+            return [None if g is None else g._array.reshape(1, -1) for g in grads]
+        from tensorplay.ops.batching import batching  # operators lie above this module
+
+        spec = self.layout.specs[output]
+        array = np.zeros((count, spec.numel), spec.dtype.numpy)
+        part, flat = np.divmod(chosen, spec.numel)
+        array[np.arange(count), flat] = np.where(part, 1j, 1) if spec.dtype.is_complex else 1
+        level = Level(count)
+        with batching():
+            cotangents[output] = batch(
+                wrap(array.reshape(count, *spec.shape), spec.dtype), (level,)
+            )
+            grads = self.vjp(cotangents)
+            return [
+                None if g is None else expose(g, (level,))._array.reshape(count, -1) for g in grads
+            ]
 
     @staticmethod
     def _matrix_type(tensor: Tensor) -> Any:
@@ -135,6 +176,17 @@ def _reachable(roots: Sequence[Edge]) -> list[Node]:
                 seen.add(id(edge.node))
                 nodes.append(edge.node)
     return nodes
+
+
+def _runs_on_batches(node: Node) -> bool:
+    """Tell whether a node belongs to the product's own operators, and nobody has hooks on it."""
+    if node._pre_hooks or node._post_hooks or node._tensor_hooks:
+        return False
+    if isinstance(node, AccumulateGrad):
+        hooks = node.variable._hooks
+        return hooks is None or not hooks.grad
+    primitive = getattr(node, "primitive", None)
+    return primitive is not None and primitive.schema.namespace is None
 
 
 def raw_gradient_types(

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from tensorplay import _dtype
 from tensorplay._tensor import Spec, Tensor
+from tensorplay.autograd import grad_mode
 
 __all__ = [
     "Differences",
@@ -132,11 +133,34 @@ class Layout:
 
 
 class Evaluator:
-    """Computes the outputs of a function at what its inputs hold at the moment."""
+    """Computes the outputs of a function at what its inputs hold at the moment.
+
+    Nothing is recorded, which is faster, unless the function asks for gradients itself.
+    """
 
     def __init__(self, call: Callable[[], Any], layout: Layout) -> None:
         self.call = call
         self.layout = layout
+        self.records: bool | None = None  # None: not known yet
+
+    def _run(self) -> Any:
+        if self.records:
+            return self.call()
+        mode = grad_mode.state
+        before, mode.enabled = mode.enabled, False
+        try:
+            result = self.call()
+        except Exception:
+            # A function that differentiates something inside fails here, and only here.
+            if self.records is False:
+                raise
+            self.records = True
+        else:
+            self.records = False
+            return result
+        finally:
+            mode.enabled = before
+        return self.call()
 
     def __call__(self) -> Vector:
         """Return the outputs as one vector.
@@ -146,7 +170,7 @@ class Evaluator:
         AssertionError
             The function returned something of another shape or type than the first time.
         """
-        outputs = tensors_in(self.call())
+        outputs = tensors_in(self._run())
         found: list[Vector] = []
         for number, spec in zip(self.layout.numbers, self.layout.specs, strict=True):
             if number >= len(outputs) or outputs[number].shape != spec.shape:

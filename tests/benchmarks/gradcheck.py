@@ -1,0 +1,172 @@
+"""Time of `gradcheck`, and of small training steps, beside torch where it is installed.
+
+``python -m tests.benchmarks.gradcheck`` prints a table. Both sides check the same function at the
+same numbers and take turns in one process, on one thread (set OPENBLAS_NUM_THREADS=1 for ours). What
+counts is processor time, which other load on the machine changes little. Without torch the table
+has our times alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorplay as tp
+
+SIZES = (50, 200, 1000)
+LIMITS = {"slow": 0.25, "fast": 0.7, "step": 0.55}  # of torch's time
+
+Thunk = Callable[[], Any]
+
+
+
+def peer() -> Any:
+    """Return torch, None if it is not installed."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return None
+    torch.set_num_threads(1)  # the tensors are small, and ours run on one thread too
+    return torch
+
+
+def arrays(name: str, size: int) -> list[np.ndarray]:
+    """Return the inputs of a function, of about `size` elements together."""
+    rng = np.random.default_rng(0)
+    if name == "tanh(x@w)":
+        rows = max(1, round((size / 2) ** 0.5))
+        return [rng.standard_normal((rows, rows)) for _ in range(2)]
+    if name == "softmax":
+        return [rng.standard_normal((size // 10, 10))]
+    side = round((size / 2) ** 0.5)
+    return [rng.standard_normal((1, 2, side, side)), rng.standard_normal((2, 2, 3, 3))]
+
+
+def functions(module: Any) -> dict[str, Callable[..., Any]]:
+    """Return the functions checked, in terms of `module`."""
+    convolve = module.conv2d if module is tp else module.nn.functional.conv2d
+    return {
+        "tanh(x@w)": lambda x, w: module.tanh(x @ w),
+        "softmax": lambda x: module.softmax(x, -1),
+        "conv 3x3": lambda x, w: convolve(x, w, None, 1, 1),
+    }
+
+
+def checks(mode: str) -> Iterator[tuple[str, Thunk, Thunk | None]]:
+    """Yield a label, our check, and torch's of the same function and numbers."""
+    torch = peer()
+    for name in functions(tp):
+        for size in SIZES:
+            ours = [tp.from_numpy(a.copy()).requires_grad_() for a in arrays(name, size)]
+            function = functions(tp)[name]
+
+            def check(function: Any = function, ours: Any = ours) -> Any:
+                return tp.autograd.gradcheck(function, tuple(ours), fast_mode=mode == "fast")
+
+            theirs = None
+            if torch is not None:
+                tensors = [torch.from_numpy(a.copy()).requires_grad_() for a in arrays(name, size)]
+                same = functions(torch)[name]
+
+                def theirs(same: Any = same, tensors: Any = tensors) -> Any:
+                    return torch.autograd.gradcheck(same, tuple(tensors), fast_mode=mode == "fast")
+
+            yield f"{mode} {name} {size}", check, theirs
+
+
+def step_of(module: Any) -> Thunk:
+    """Return one training step of a chain of 20 operators on 8 elements."""
+    start = np.linspace(0.1, 0.8, 8)
+    w = module.from_numpy(start.copy()).requires_grad_()
+
+    def step() -> Any:
+        y = w
+        for _ in range(5):
+            y = y * 1.01
+            y = module.tanh(y)
+            y = y + 0.1
+            y = module.sin(y)
+        loss = y.sum()
+        loss.backward()
+        with module.no_grad():
+            w.sub_(w.grad, alpha=0.01)
+        w.grad = None
+        return loss
+
+    return step
+
+
+def alternate(ours: Thunk, theirs: Thunk | None, seconds: float) -> tuple[float, float | None]:
+    """Return the median time of each, taken by turns for about `seconds`."""
+    ours()
+    if theirs is not None:
+        theirs()
+    taken: list[list[float]] = [[], []]
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or len(taken[0]) < 3:
+        for times, thunk in zip(taken, (ours, theirs), strict=True):
+            if thunk is not None:
+                gc.collect()
+                start = time.process_time()
+                thunk()
+                times.append(time.process_time() - start)
+    return statistics.median(taken[0]), statistics.median(taken[1]) if taken[1] else None
+
+
+def repeated(thunk: Thunk, times: int) -> Thunk:
+    """Return a function that calls `thunk` many times, as one is too short to time."""
+
+    def run() -> None:
+        for _ in range(times):
+            thunk()
+
+    return run
+
+
+def rows(seconds: float) -> Iterator[tuple[str, str, float, float | None]]:
+    """Yield kind, label and the two times of every case."""
+    torch = peer()
+    for mode in ("slow", "fast"):
+        for label, ours, theirs in checks(mode):
+            yield (mode, label, *alternate(ours, theirs, seconds))
+    count = 100
+    ours, theirs = alternate(
+        repeated(step_of(tp), count),
+        None if torch is None else repeated(step_of(torch), count),
+        seconds,
+    )
+    yield "step", "step 20 operators", ours / count, None if theirs is None else theirs / count
+
+
+@pytest.mark.benchmark
+def test_times_stay_below_their_share_of_torchs():
+    pytest.importorskip("torch")
+    warnings.simplefilter("ignore")
+    slow = [
+        f"{label}: {ours / theirs:.2f}"
+        for kind, label, ours, theirs in rows(2.0)
+        if theirs is not None and ours > LIMITS[kind] * theirs
+    ]
+    assert not slow
+
+
+def main() -> None:
+    """Print the table."""
+    for kind, label, ours, theirs in rows(0.5):
+        text = f"{label:<24}{ours * 1e3:10.3f} ms"
+        if theirs is not None:
+            text += f"{theirs * 1e3:10.3f} ms{ours / theirs:8.2f} (at most {LIMITS[kind]})"
+        sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    main()
