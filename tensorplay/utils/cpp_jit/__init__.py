@@ -22,11 +22,13 @@ from tensorplay.utils.cpp_jit.engine import is_available
 from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.inline import build, build_inline, load, load_inline
 from tensorplay.utils.cpp_jit.load import Kernel, Module, load_module, system_lib
+from tensorplay.utils.cpp_jit.nvrtc import Cubin, compile_cubin
 
 __all__ = [
     "Build",
     "BuildCacheWarning",
     "BuildError",
+    "Cubin",
     "Diagnostic",
     "Kernel",
     "MissingToolError",
@@ -36,6 +38,7 @@ __all__ = [
     "build_inline",
     "build_source",
     "cache",
+    "compile_cubin",
     "is_available",
     "load",
     "load_inline",

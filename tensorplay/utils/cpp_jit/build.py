@@ -76,6 +76,10 @@ class Build:
         each time it is loaded.
     unloadable
         Whether the library may be unloaded once nothing in Python refers to it.
+    cuda
+        Of a library with CUDA code, else None: ``toolkit`` (its version), ``targets`` (such as
+        ``sm_90``), ``reason`` (why these), and ``kernels``, a list with ``name``, ``target``,
+        ``registers``, and in bytes ``shared``, ``stack``, ``spill_stores``, ``spill_loads``.
     """
 
     name: str
@@ -93,6 +97,7 @@ class Build:
     docs: Mapping[str, str] = field(default_factory=dict)
     stateful: bool = False
     unloadable: bool = False
+    cuda: Mapping[str, Any] | None = None
     _again: Callable[[], Build] | None = field(default=None, repr=False, compare=False)
 
     def load(self, *, keep_module_alive: bool | None = None) -> Module:
@@ -136,6 +141,7 @@ class Build:
             "docs": dict(self.docs),
             "stateful": self.stateful,
             "unloadable": self.unloadable,
+            "cuda": dict(self.cuda) if self.cuda is not None else None,
         }
 
 
@@ -202,7 +208,7 @@ def build_source(
     def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
         return compile_unit(unit, work, compiler, cache)
 
-    return find_or_build(name, request, cache, produce, lambda: _facts(unit))
+    return find_or_build(name, request, cache, produce, lambda: facts_of(unit))
 
 
 def _request_of(unit: Unit) -> str:
@@ -235,7 +241,7 @@ def common_inputs() -> dict[str, str]:
     }
 
 
-def _facts(unit: Unit) -> dict[str, Any]:
+def facts_of(unit: Unit) -> dict[str, Any]:
     """Return what the scan knows that a caller of the library wants to know."""
     found = scan(unit.source.text)
     generated = scan(unit.generated)
@@ -270,25 +276,31 @@ def find_or_build(
     cache: Cache,
     produce: Producer,
     facts: Callable[[], dict[str, Any]],
+    second: Callable[[], toolchain.Compiler] | None = None,
 ) -> Build:
-    """Return the library of a request from the cache, else produce and publish it."""
+    """Return the library of a request from the cache, else produce and publish it.
+
+    ``second`` finds a compiler that is needed besides that for C++.
+    """
+    identity: str | None = None
     try:
         compiler: toolchain.Compiler | None = toolchain.find_compiler()
+        identity = "\n".join(c.identity for c in (compiler, second and second()) if c)
     except MissingToolError:
         compiler = None
 
     def again(entry: str) -> Callable[[], Build]:
         def build_again() -> Build:
             cache.drop(request, entry, "refused by the loader")
-            return find_or_build(name, request, cache, produce, facts)
+            return find_or_build(name, request, cache, produce, facts, second)
 
         return build_again
 
-    identity = compiler.identity if compiler else None
     if found := _find(cache, request, identity):
         return dataclasses.replace(found, _again=again(found.folder.name))
-    if compiler is None:
-        compiler = toolchain.find_compiler()  # raises with what was looked for
+    if compiler is None or identity is None:
+        compiler = toolchain.find_compiler()  # this or the next raises with what was looked for
+        identity = "\n".join(c.identity for c in (compiler, second and second()) if c)
     cache = writable(cache)
     with explain_full_disk(cache), cache.lock("library", request, repr(name)):
         if found := _find(cache, request, identity):
@@ -299,7 +311,7 @@ def find_or_build(
             product = produce(work, compiler, cache)
             seconds = time.perf_counter() - start
             entry = _publish(
-                cache, request, name, compiler, work, product, facts(), seconds, start_ns
+                cache, request, name, identity, work, product, facts(), seconds, start_ns
             )
     keep_within_limit(cache)
     data = cache.entry(entry)
@@ -351,7 +363,8 @@ def _build_of(cache: Cache, entry: str, data: dict[str, Any], *, cached: bool) -
         signatures={k: tuple((p[0], p[1], p[2]) for p in v) for k, v in data["signatures"].items()},
         docs=data["docs"],
         stateful=data["stateful"],
-        unloadable=data["unloadable"] and data["rung"] == "light",
+        unloadable=data["unloadable"] and data["rung"] == "light" and data["cuda"] is None,
+        cuda=data["cuda"],
     )
     with contextlib.suppress(OSError):
         state = build.library.stat()
@@ -367,7 +380,7 @@ def _publish(
     cache: Cache,
     request: str,
     name: str,
-    compiler: toolchain.Compiler,
+    identity: str,
     work: Path,
     product: Product,
     facts: dict[str, Any],
@@ -385,11 +398,11 @@ def _publish(
         if not path.startswith((*own, private)) and "/precompiled/" not in path
     ]
     files = tuple(FileState.of(path) for path in paths)
-    key = digest(request, compiler.identity, *(f.sha256 for f in files), product.precompiled or "")
-    library = f"{safe_name(name)}-{key[:12]}{_SUFFIX}"
+    key = digest(request, identity, *(f.sha256 for f in files), product.precompiled or "")
+    library = product.output or f"{safe_name(name)}-{key[:12]}{_SUFFIX}"
     (work / product.library).rename(work / library)
     for leftover in work.iterdir():
-        if leftover.suffix in {".d", ".o"}:
+        if leftover.suffix in {".d", ".o", ".cubin"}:
             leftover.unlink()
     content = (work / library).read_bytes()
     data = {
@@ -401,7 +414,8 @@ def _publish(
         "created": dt.datetime.now(dt.timezone.utc).isoformat(),
         "seconds": round(seconds, 4),
         "rung": product.rung,
-        "compiler": compiler.identity.split("\n"),
+        "cuda": product.cuda,
+        "compiler": identity.split("\n"),
         "commands": [list(command) for command in product.commands],
         "dependencies": paths,
         "diagnostics": [d.to_dict() for d in product.diagnostics],
@@ -415,9 +429,7 @@ def _publish(
     if all(_untouched(file, start_ns) for file in files):
         # A file changed while it was being read gives a library for now, but no record.
         absent = _shadowing(paths, product.commands[-1] if product.commands else ())
-        record = Record(
-            compiler.identity, entry, files, product.precompiled, absent, time.time_ns()
-        )
+        record = Record(identity, entry, files, product.precompiled, absent, time.time_ns())
         with contextlib.suppress(OSError):  # no room left: it is right, and not found again
             cache.add(request, record)
     return entry

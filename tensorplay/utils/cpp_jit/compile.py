@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tensorplay.utils.cpp_jit import support, toolchain
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
@@ -68,6 +69,8 @@ class Product:
     precompiled: str | None
     rung: str
     log: str
+    cuda: Mapping[str, Any] | None = None
+    output: str = ""  # a name that the caller chose
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Unit:
     cflags: tuple[str, ...]
     ldflags: tuple[str, ...]
     include_paths: tuple[str, ...]
+    export_macro: str = "TP_EXPORT"
 
     @property
     def shown_name(self) -> str:
@@ -93,15 +97,17 @@ class Unit:
 _needs_full: dict[str, frozenset[str]] = {}
 
 
-def compile_unit(unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
-    """Compile and link a unit in a private folder.
+def compile_unit(
+    unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Cache, *, link: bool = True
+) -> Product:
+    """Compile a unit in a private folder and link it, or leave the object file.
 
     Raises
     ------
     BuildError
         It does not compile with any set of headers.
     """
-    texts = _texts(unit)
+    texts = texts_of(unit)
     scans = (scan(unit.preamble), scan(unit.source.text), scan(unit.generated))
     check_exports(unit.exports, scans[1], scans[0], texts)
     traits = toolchain.traits(compiler, cache.root)
@@ -110,7 +116,7 @@ def compile_unit(unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Ca
     commands: list[tuple[str, ...]] = []
     logs: list[str] = []
     while True:
-        attempt = _Attempt(unit, scans, rung, work, compiler, traits, cache, objects)
+        attempt = _Attempt(unit, scans, rung, work, compiler, traits, cache, objects, link)
         done, headers = attempt.run()
         commands.append(done.command)
         logs.append(done.output)
@@ -118,7 +124,7 @@ def compile_unit(unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Ca
         if done.returncode == 0:
             break
         errors = [d for d in found if d.level == "error"]
-        following = _next_rung(rung, errors, done.output)
+        following = next_rung(rung, errors, done.output)
         if following is None:
             raise BuildError(
                 render(found, done.output),
@@ -131,11 +137,12 @@ def compile_unit(unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Ca
             _needs_full[unit.name] = frozenset(quoted) & engine_words()
         rung = following
     return Product(
-        library=_OUTPUT,
+        library=attempt.output,
         commands=tuple(commands),
         diagnostics=found,
-        dependencies=tuple(
-            parse_dependencies((work / _DEPENDENCIES).read_text("utf-8", "replace"))
+        dependencies=(
+            *parse_dependencies((work / _DEPENDENCIES).read_text("utf-8", "replace")),
+            *link_inputs((*unit.cflags, *unit.ldflags)),
         ),
         precompiled=headers.file_set if headers else None,
         rung=rung,
@@ -153,7 +160,7 @@ def first_rung(unit: Unit, scans: Sequence[Scan]) -> str:
     return "light"
 
 
-def _next_rung(rung: str, errors: Sequence[Diagnostic], output: str) -> str | None:
+def next_rung(rung: str, errors: Sequence[Diagnostic], output: str) -> str | None:
     """Return the set of headers to try after a failure, or None if the source is at fault."""
     if rung == "light":
         if any(header_may_be_missing(d.message) for d in errors) or (
@@ -167,7 +174,8 @@ def _next_rung(rung: str, errors: Sequence[Diagnostic], output: str) -> str | No
     return None
 
 
-def _texts(unit: Unit) -> Texts:
+def texts_of(unit: Unit) -> Texts:
+    """Return the sources of a unit by the names that the compiler sees."""
     return Texts(
         unit.shown_name,
         {
@@ -195,6 +203,11 @@ class _Attempt:
     traits: toolchain.Traits
     cache: Cache
     objects: tuple[Path, ...]
+    link: bool
+
+    @property
+    def output(self) -> str:
+        return _OUTPUT if self.link else "source.o"
 
     def run(self) -> tuple[toolchain.ToolResult, support.Precompiled | None]:
         implied = implied_headers(self.scans) if self.rung == "light" else ()
@@ -238,8 +251,8 @@ class _Attempt:
             *diagnostic_flags(self.traits.kind),
             *("-MD", "-MF", _DEPENDENCIES),
             _SOURCE,
-            *self.link_arguments(),
-            *("-o", _OUTPUT),
+            *(self.link_arguments() if self.link else ("-c",)),
+            *("-o", self.output),
         )
 
     def link_arguments(self) -> tuple[str, ...]:
@@ -248,20 +261,20 @@ class _Attempt:
 
     def text(self, implied: Sequence[str]) -> str:
         unit = self.unit
-        macro = "TVM_FFI_DLL_EXPORT_TYPED_FUNC" if self.rung == "stock" else "TP_EXPORT"
+        macro = "TVM_FFI_DLL_EXPORT_TYPED_FUNC" if self.rung == "stock" else unit.export_macro
         doc = "TVM_FFI_DLL_EXPORT_TYPED_FUNC_DOC" if self.rung == "stock" else "TP_EXPORT_DOC"
         stock = _STOCK_HEADERS if self.rung == "stock" else ()
         lines = [f"#include <{name}>" for name in (*stock, *implied)]
         if unit.preamble:
             lines += ['#line 1 "<preamble>"', unit.preamble]
-        lines += [f"#line {unit.source.first_line} {_c_string(unit.shown_name)}", unit.source.text]
+        lines += [f"#line {unit.source.first_line} {c_string(unit.shown_name)}", unit.source.text]
         if unit.generated:
             lines += ['#line 1 "<generated>"', unit.generated]
         lines.append('#line 1 "<exports>"')
         for name, text in unit.exports.items():
             lines.append(f"{macro}({name}, {name});")
             if text:
-                lines.append(f"{doc}({name}, {_c_string(text)});")
+                lines.append(f"{doc}({name}, {c_string(text)});")
         return "\n".join(lines) + "\n"
 
 
@@ -315,7 +328,46 @@ def link_arguments(
     return ("-shared", *linker, *own, *runtime, *engine, *ldflags)
 
 
-def _c_string(text: str) -> str:
+def link_inputs(flags: Sequence[str]) -> tuple[str, ...]:
+    """Return the files that flags make the linker read, which no dependency file lists.
+
+    Those are objects, archives, libraries and scripts given by their paths, also within
+    ``-Wl,…``, and libraries given by name that a folder of the flags holds.
+
+    Parameters
+    ----------
+    flags
+        Compiler and linker flags, in order.
+    """
+    folders: list[Path] = []
+    libraries: list[str] = []
+    found: list[Path] = []
+    words = iter(flags)
+    for word in words:
+        if word in {"-L", "-l"}:
+            word += next(words, "")  # noqa: PLW2901 - the two spellings are one flag
+        if word.startswith("-L"):
+            folders.append(Path(word[2:]))
+        elif word.startswith("-l"):
+            libraries.append(word[2:])
+        elif word.startswith("-Wl,"):
+            parts = [part.rpartition("=")[2] for part in word.split(",")[1:]]
+            found.extend(Path(part) for part in parts if part and not part.startswith("-"))
+        elif not word.startswith("-"):
+            found.append(Path(word))
+    for name in libraries:
+        files = (
+            [name[1:]]
+            if name.startswith(":")
+            else [f"lib{name}.so", f"lib{name}.dylib", f"lib{name}.a"]
+        )
+        candidates = (folder / file for folder in folders for file in files)
+        found.extend(path for path in candidates if path.is_file())
+    return tuple(str(path) for path in found if path.is_absolute() and path.is_file())
+
+
+def c_string(text: str) -> str:
+    """Return a text as a C string literal."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     for character, code in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
         escaped = escaped.replace(character, code)

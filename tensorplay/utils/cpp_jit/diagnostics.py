@@ -25,6 +25,13 @@ _CONTEXT = re.compile(
     r"(?::(?P<column>\d+))?:\s+(?P<text>required (?:from|by).*|in .constexpr. expansion of.*)$"
 )
 _FIX = re.compile(r'^fix-it:"(?P<file>(?:[^"\\]|\\.)*)":\{[\d:-]+\}:"(?P<text>(?:[^"\\]|\\.)*)"$')
+#: The front end of nvcc; the line below repeats the source, the next points at the column.
+_NVCC = re.compile(
+    r"^(?P<file>[^()\n]+)\((?P<line>\d+)\): (?P<level>catastrophic error|error|warning|remark|note)"
+    r"(?: #[\w-]+)?: (?P<text>.*)$"
+)
+_NVCC_CARET = re.compile(r"^  (?P<blank> *)\^\s*$")
+_NVCC_FATAL = re.compile(r"^(?:nvcc|ptxas)\s*(?:fatal|error)\s*: (?P<text>.*)$")
 _UNDEFINED = re.compile(r"undefined reference to [`'‘](?P<symbol>.+?)['’]\s*$")
 _UNDEFINED_LLD = re.compile(r"(?:ld\.lld|mold): error: undefined symbol: (?P<symbol>.+)$")
 _LINKER = re.compile(r"^(?:\S*/)?(?:ld|ld\.\w+|mold|collect2)(?:\.exe)?: (?:error: )?(?P<text>.+)$")
@@ -191,6 +198,15 @@ def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
             required = None
             _move_before_line_break(draft, texts)
             drafts.append(draft)
+        elif found := _NVCC.match(line):
+            draft = _from_nvcc(found)
+            if draft.level == "note" and drafts:
+                _add_note(drafts, draft)
+            else:
+                drafts.append(draft)
+        elif found := _NVCC_CARET.match(line):
+            if drafts and drafts[-1].column is None:
+                drafts[-1].column = len(found["blank"]) + 1
         elif found := _FIX.match(line):
             _add_fix(drafts, found["text"])
         else:
@@ -214,6 +230,12 @@ def _from_message(found: re.Match[str]) -> _Draft:
     column = int(found["column"]) if found["column"] else None
     text = found["text"].replace("tvm::ffi::tensorplay_light::", "tvm::ffi::")
     return _Draft(found["file"], int(found["line"]), column, cast("Level", level), text)
+
+
+def _from_nvcc(found: re.Match[str]) -> _Draft:
+    level = found["level"].removeprefix("catastrophic ").replace("remark", "note")
+    text = found["text"].replace("tvm::ffi::tensorplay_light::", "tvm::ffi::")
+    return _Draft(found["file"], int(found["line"]), None, cast("Level", level), text)
 
 
 def _move_before_line_break(draft: _Draft, texts: Texts) -> None:
@@ -256,6 +278,8 @@ def _from_linker(line: str, texts: Texts) -> list[_Draft]:
         if re.match(r"(?:error: )?ld returned|warning:|.*: in function ", found["text"]):
             return []
         return [_Draft("", 0, None, "error", f"linker: {found['text']}")]
+    if found := _NVCC_FATAL.match(line):
+        return [_Draft("", 0, None, "error", found["text"])]
     if found := _DRIVER.match(line):
         if "terminated" in found["text"]:  # explained from the exit status
             return []

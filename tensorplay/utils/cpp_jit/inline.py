@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from tensorplay.utils.cpp_jit import cuda
 from tensorplay.utils.cpp_jit.build import Build, build_source
-from tensorplay.utils.cpp_jit.compile import Source
+from tensorplay.utils.cpp_jit.compile import Source, Unit
+from tensorplay.utils.cpp_jit.cuda_build import CudaUnit, build_cuda
 from tensorplay.utils.cpp_jit.files import build_files
 from tensorplay.utils.cpp_jit.load import Module
 
@@ -30,7 +33,10 @@ def load_inline(
     build_directory: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> Module:
-    """Compile C++ given as text and load it.
+    """Compile C++ or CUDA given as text and load it.
+
+    CUDA needs no GPU to be built: `build_source`'s result and the errors of calls say for what it
+    was. Functions of a CUDA text take tensors on a GPU only.
 
     Parameters
     ----------
@@ -67,6 +73,7 @@ def load_inline(
         cuda_sources,
         functions,
         extra_cflags,
+        extra_cuda_cflags,
         extra_ldflags,
         extra_include_paths,
         build_directory,
@@ -103,6 +110,7 @@ def build_inline(
             cuda_sources,
             functions,
             extra_cflags,
+            extra_cuda_cflags,
             extra_ldflags,
             extra_include_paths,
             build_directory,
@@ -134,9 +142,11 @@ def load(
     name
         Name of the library.
     sources, cpp_files, cuda_files
-        Paths of C, C++ and object files.
+        Paths of C, C++, CUDA (``.cu``) and object files.
     extra_cflags, extra_cuda_cflags, extra_ldflags, extra_include_paths, build_directory
         As for `load_inline`.
+    **kwargs
+        The engine's ``backend``, ``output`` and ``keep_module_alive``.
     """
     keep = kwargs.pop("keep_module_alive", None)
     return _files(
@@ -144,6 +154,7 @@ def load(
         (sources, cpp_files),
         cuda_files,
         extra_cflags,
+        extra_cuda_cflags,
         extra_ldflags,
         extra_include_paths,
         build_directory,
@@ -166,7 +177,8 @@ def build(
 ) -> str:
     """Compile source files as they are without loading the result.
 
-    Parameters are those of `load`.
+    Parameters are those of `load`. ``output`` names the file; with the suffix ``.o`` the sources
+    are only merged into one object file.
 
     Returns
     -------
@@ -179,6 +191,7 @@ def build(
             (sources, cpp_files),
             cuda_files,
             extra_cflags,
+            extra_cuda_cflags,
             extra_ldflags,
             extra_include_paths,
             build_directory,
@@ -193,24 +206,60 @@ def _inline(
     cuda_sources: Sources,
     functions: Functions,
     extra_cflags: Flags,
+    extra_cuda_cflags: Flags,
     extra_ldflags: Flags,
     extra_include_paths: Paths,
     build_directory: str | os.PathLike[str] | None,
     options: Mapping[str, Any],
 ) -> Build:
-    _refuse_cuda(name, cuda_sources, options)
-    texts = [cpp_sources] if isinstance(cpp_sources, str) else list(cpp_sources or ())
-    if not texts:
-        raise ValueError(f"[cpp_jit] library {name!r}: expected C++ text in cpp_sources, got none")
-    return build_source(
-        name,
-        Source("\n".join(texts)),
-        exports=functions or (),
-        extra_cflags=extra_cflags,
-        extra_ldflags=extra_ldflags,
-        extra_include_paths=extra_include_paths,
-        build_directory=build_directory,
+    cubins: Mapping[str, bytes] = _options(name, options, "embed_cubin") or {}
+    texts, cuda_texts = _texts(cpp_sources), _texts(cuda_sources)
+    if not texts and not cuda_texts:
+        raise ValueError(
+            f"[cpp_jit] library {name!r}: expected C++ text in cpp_sources or CUDA text in "
+            "cuda_sources, got none"
+        )
+    if not cuda_texts and not cubins:
+        return build_source(
+            name,
+            Source("\n".join(texts)),
+            exports=functions or (),
+            extra_cflags=extra_cflags,
+            extra_ldflags=extra_ldflags,
+            extra_include_paths=extra_include_paths,
+            build_directory=build_directory,
+        )
+    if cubins and not texts:
+        raise ValueError(
+            f"[cpp_jit] library {name!r}: embed_cubin needs C++ text in cpp_sources that uses it"
+        )
+    exports = dict.fromkeys(_texts(functions), "")
+    if isinstance(functions, Mapping):
+        exports = dict(functions)
+
+    def unit(text: str, suffix: str, exports: Mapping[str, str]) -> Unit:
+        return Unit(
+            name=name,
+            source=Source(text, f"{name}{suffix}"),
+            exports=exports,
+            generated="",
+            preamble="",
+            cflags=tuple(extra_cflags or ()),
+            ldflags=tuple(extra_ldflags or ()),
+            include_paths=tuple(str(Path(path).absolute()) for path in extra_include_paths or ()),
+        )
+
+    both = CudaUnit(
+        cpp=unit("\n".join(texts), ".cpp", exports) if texts else None,
+        cuda=unit("\n".join(cuda_texts), ".cu", {} if texts else exports) if cuda_texts else None,
+        cuda_cflags=tuple(extra_cuda_cflags or ()),
+        cubins=dict(cubins),
     )
+    return build_cuda(both, Path(build_directory) if build_directory is not None else None)
+
+
+def _texts(given: Sources | Functions) -> list[str]:
+    return [given] if isinstance(given, str) else list(given or ())
 
 
 def _files(
@@ -218,15 +267,16 @@ def _files(
     groups: Sequence[Paths | str],
     cuda_files: Paths | str,
     extra_cflags: Flags,
+    extra_cuda_cflags: Flags,
     extra_ldflags: Flags,
     extra_include_paths: Paths,
     build_directory: str | os.PathLike[str] | None,
     options: Mapping[str, Any],
 ) -> Build:
-    _refuse_cuda(name, cuda_files, options)
+    output = _options(name, options, "output")
     paths = [
         path
-        for group in groups
+        for group in (*groups, cuda_files)
         for path in ([group] if isinstance(group, (str, os.PathLike)) else group or ())
     ]
     if not paths:
@@ -235,21 +285,18 @@ def _files(
         name,
         paths,
         extra_cflags=extra_cflags,
+        extra_cuda_cflags=extra_cuda_cflags,
         extra_ldflags=extra_ldflags,
         extra_include_paths=extra_include_paths,
         build_directory=build_directory,
+        output=output,
     )
 
 
-def _refuse_cuda(name: str, sources: object, options: Mapping[str, Any]) -> None:
-    unknown = sorted(set(options) - {"backend", "embed_cubin", "output"})
+def _options(name: str, options: Mapping[str, Any], allowed: str) -> Any:
+    """Return the value of the option that this entry point has besides ``backend``."""
+    unknown = sorted(set(options) - {"backend", allowed})
     if unknown:
         raise TypeError(f"[cpp_jit] library {name!r}: unexpected argument {unknown[0]!r}")
-    asked = next((key for key in ("embed_cubin", "output") if options.get(key) is not None), None)
-    if sources:
-        asked = "CUDA sources"
-    if asked:
-        raise NotImplementedError(
-            f"[cpp_jit] library {name!r}: {asked} are not built yet, only C and C++ sources. "
-            "Use tvm_ffi.cpp for them."
-        )
+    cuda.refuse_hip(name, options.get("backend"))
+    return options.get(allowed)

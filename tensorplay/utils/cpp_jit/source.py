@@ -127,6 +127,13 @@ _LACKS_STD = re.compile(
 )
 
 
+# In the words of g++, of clang, and of the front end of nvcc.
+_NO_MEMBER = re.compile("has no member (?:named )?[`'‘\"](\\w+)")
+_UNDECLARED = re.compile(
+    "[`'‘\"](\\w+)['’\"] (?:was not declared|has not been declared|is undefined)"
+)
+
+
 @functools.lru_cache(maxsize=1)
 def engine_words() -> frozenset[str]:
     """Return every identifier in the engine's headers."""
@@ -308,11 +315,11 @@ def _foreign(header: str) -> bool:
 
 def header_may_be_missing(message: str) -> bool:
     """Return whether an error of a light build could vanish with the engine's full headers."""
-    if member := re.search(r"has no member named [`'‘](\w+)", message):
-        return "tvm::ffi" in message and member[1] in engine_words()
+    if member := _NO_MEMBER.search(message):
+        return "tvm::" in message and member[1] in engine_words()
     if re.search(r"tvm::|TVM_FFI|tensorplay::jit|\bffi\b", message) or _LACKS_STD.search(message):
         return True
-    undeclared = re.search(r"[`'‘](\w+)['’] (?:was not declared|has not been declared)", message)
+    undeclared = _UNDECLARED.search(message)
     if undeclared is None:
         return False
     word = undeclared[1]

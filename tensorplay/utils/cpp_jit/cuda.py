@@ -1,0 +1,320 @@
+"""The CUDA toolkit: where it is, what to build for, and what its tools say.
+
+The toolkit's folder is asked from the compiler, because the program on PATH may be a script or a
+link somewhere else. The architecture is that of the GPU in this machine; without one, a stated
+default with PTX, which newer GPUs translate for themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorplay.utils.cpp_jit import toolchain
+from tensorplay.utils.cpp_jit.errors import MissingToolError
+
+#: The oldest architecture that every current toolkit builds for; its PTX runs on all later ones.
+_DEFAULT = ("7.5",)
+_USUAL = "/usr/local/cuda/bin/nvcc"
+_ARCHITECTURES = "TVM_FFI_CUDA_ARCH_LIST"
+_REFUSED = re.compile(r"unsupported (?:GNU|clang) version|host compiler.*not supported")
+_HOSTS = (
+    "g++",
+    *(f"g++-{n}" for n in range(15, 8, -1)),
+    *(f"clang++-{n}" for n in range(20, 9, -1)),
+)
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """A CUDA compiler and the folders that it named itself."""
+
+    compiler: toolchain.Compiler
+    root: Path
+    version: str
+    include_paths: tuple[str, ...]
+    library_paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is built for: flags, words for a person, and where it comes from."""
+
+    flags: tuple[str, ...]
+    architectures: tuple[str, ...]
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """Return the architectures in words."""
+        return f"{', '.join(self.architectures)} ({self.reason})"
+
+
+def find_nvcc() -> toolchain.Compiler:
+    """Return the CUDA compiler of ``CUDA_HOME``, of PATH or of the usual folder.
+
+    Raises
+    ------
+    MissingToolError
+        There is none.
+    """
+    homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
+    places = [str(Path(home, "bin", "nvcc")) for home in homes if home]
+    found = next((place for place in places if os.access(place, os.X_OK)), None)
+    found = found or shutil.which("nvcc")
+    if found is None and os.access(_USUAL, os.X_OK):
+        found = _USUAL
+    if found is None:
+        looked = ", ".join([*places, "nvcc on PATH", _USUAL])
+        raise MissingToolError(
+            f"no CUDA compiler: looked for {looked}.\nInstall one and run the cell again:\n"
+            "  conda: conda install -c nvidia cuda-nvcc cuda-cudart-dev\n"
+            "  apt:   sudo apt-get install nvidia-cuda-toolkit\n"
+            "or set CUDA_HOME to the toolkit's folder."
+        )
+    return toolchain._compiler((found,))
+
+
+def find_toolkit() -> Toolkit:
+    """Return the toolkit, as its own compiler describes it.
+
+    Raises
+    ------
+    MissingToolError
+        There is none, or it does not answer.
+    """
+    return _toolkit(find_nvcc())
+
+
+@functools.lru_cache(maxsize=4)
+def _toolkit(compiler: toolchain.Compiler) -> Toolkit:
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        (work / "probe.cu").write_text("", "utf-8")
+        asked = toolchain.run(compiler, ("--dryrun", "-c", "probe.cu"), work)
+    said = dict(re.findall(r"^#\$ (\w+)=(.*)$", asked.output, re.MULTILINE))
+    if "TOP" not in said:
+        raise MissingToolError(
+            f"{compiler.command[0]} does not say where its toolkit is; set CUDA_HOME. "
+            f"Its answer: {asked.output.strip()[:200]}"
+        )
+    version = re.search(r"-D__CUDACC_VER_MAJOR__=(\d+).*-D__CUDACC_VER_MINOR__=(\d+)", asked.output)
+
+    def folders(variable: str, flag: str) -> tuple[str, ...]:
+        words = shlex.split(said.get(variable, ""))
+        paths = [word[len(flag) :] for word in words if word.startswith(flag)]
+        return tuple(os.path.realpath(path) for path in paths if path)
+
+    return Toolkit(
+        compiler,
+        Path(os.path.realpath(said["TOP"])),
+        ".".join(version.groups()) if version else "unknown version",
+        folders("INCLUDES", "-I"),
+        folders("LIBRARIES", "-L"),
+    )
+
+
+def target() -> Target:
+    """Return what to build for.
+
+    Raises
+    ------
+    ValueError
+        ``TVM_FFI_CUDA_ARCH_LIST`` does not hold architectures such as ``9.0``.
+    """
+    if os.environ.get(_ARCHITECTURES, "").strip():
+        reason = f"{_ARCHITECTURES} asks for it"
+    elif _present():
+        reason = "the GPU in this machine"
+    else:
+        reason = f"no GPU to ask; newer ones run it too; set {_ARCHITECTURES} for another"
+    return _target(numbers(), reason)
+
+
+def numbers() -> tuple[str, ...]:
+    """Return the architectures to build for, such as ``9.0``; see `target`."""
+    variable = os.environ.get(_ARCHITECTURES, "").split()
+    if bad := [text for text in variable if not re.fullmatch(r"\d+\.\d+[af]?", text)]:
+        raise ValueError(
+            f"[cpp_jit] {_ARCHITECTURES}: expected architectures such as 8.0 9.0a, got {bad[0]!r}"
+        )
+    return tuple(variable) or _present() or _DEFAULT
+
+
+def _target(numbers: Sequence[str], reason: str) -> Target:
+    names = [number.replace(".", "") for number in dict.fromkeys(numbers)]
+    flags = [f"-gencode=arch=compute_{name},code=sm_{name}" for name in names]
+    # PTX of the newest, except for an architecture whose code runs on no other.
+    newest = max(names, key=lambda name: int(name.rstrip("af")))
+    architectures = [f"sm_{name}" for name in names]
+    if newest.isdigit():
+        flags.append(f"-gencode=arch=compute_{newest},code=compute_{newest}")
+        architectures.append(f"compute_{newest}")
+    return Target(tuple(flags), tuple(architectures), reason)
+
+
+@functools.lru_cache(maxsize=1)
+def _present() -> tuple[str, ...]:
+    """Return the architectures of the GPUs in this machine, as its driver names them."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ()
+    try:
+        done = subprocess.run(
+            (program, "--query-gpu=compute_cap", "--format=csv,noheader"),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    found = re.findall(r"^\d+\.\d+$", done.stdout, re.MULTILINE)
+    return tuple(dict.fromkeys(found)) if done.returncode == 0 else ()
+
+
+def run_nvcc(toolkit: Toolkit, arguments: Sequence[str], work: Path) -> toolchain.ToolResult:
+    """Run nvcc with a host compiler that it accepts.
+
+    Raises
+    ------
+    MissingToolError
+        It refuses every one that is installed.
+    """
+    tried: list[str] = []
+    refused = ""
+    for host in _hosts(toolkit):
+        done = toolchain.run(toolkit.compiler, ("-ccbin", host, *arguments), work)
+        if done.returncode == 0 or not _REFUSED.search(done.output):
+            _accepted[toolkit.root] = host
+            return done
+        tried.append(host)
+        refused = done.output
+    said = next((line for line in refused.splitlines() if _REFUSED.search(line)), "")
+    raise MissingToolError(
+        f"CUDA {toolkit.version} accepts none of these host compilers: {', '.join(tried)}. "
+        f"{said.strip()} Install an older g++ (such as: sudo apt-get install g++-12)."
+    )
+
+
+_accepted: dict[Path, str] = {}
+
+
+def _hosts(toolkit: Toolkit) -> list[str]:
+    """Return host compilers to try: the one that builds the C++ sources, then the newest first."""
+    hosts = []
+    if toolkit.root in _accepted:
+        hosts.append(_accepted[toolkit.root])
+    own = toolchain.find_compiler().command
+    if len(own) == 1:
+        hosts.append(own[0])
+    hosts += [path for name in _HOSTS if (path := shutil.which(name))]
+    return list(dict.fromkeys(hosts))
+
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<target>\w+)'")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (?P<registers>\d+) registers(?P<rest>.*)")
+
+
+def kernels(output: str) -> list[dict[str, Any]]:
+    """Return what ``-Xptxas -v`` says of each kernel and architecture.
+
+    Returns
+    -------
+    list of dict
+        ``name``, ``target``, ``registers``, and in bytes ``shared``, ``stack``, ``spill_stores``
+        and ``spill_loads``.
+    """
+    found: list[dict[str, Any]] = []
+    for line in output.splitlines():
+        if entry := _ENTRY.search(line):
+            found.append({"name": demangled(entry["name"]), "target": entry["target"]})
+        elif not found:
+            continue
+        elif spills := _SPILLS.search(line):
+            stack, stores, loads = map(int, spills.groups())
+            found[-1] |= {"stack": stack, "spill_stores": stores, "spill_loads": loads}
+        elif used := _USED.search(line):
+            shared = re.search(r"(\d+)(?:\+\d+)? bytes smem", used["rest"])
+            found[-1] |= {
+                "registers": int(used["registers"]),
+                "shared": int(shared[1]) if shared else 0,
+            }
+    return found
+
+
+def demangled(symbol: str) -> str:
+    """Return a C++ symbol as it was written, or unchanged where nothing can say."""
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return symbol
+    demangle = library.__cxa_demangle
+    demangle.restype = ctypes.c_void_p
+    demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    address = demangle(symbol.encode(), None, None, None)
+    if not address:
+        return symbol
+    text = ctypes.string_at(address).decode("utf-8", "replace")
+    free = ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    free(address)
+    return text
+
+
+def embedded(cubins: Mapping[str, bytes], work: Path) -> str:
+    """Write binaries to a folder and return assembly in C++ that embeds them.
+
+    The engine's ``TVM_FFI_EMBED_CUBIN(name)`` finds them by their symbols.
+
+    Raises
+    ------
+    ValueError
+        A name is no identifier, or a binary is empty.
+    """
+    lines = []
+    for name, content in cubins.items():
+        if not name.isidentifier() or not name.isascii():
+            raise ValueError(f"[cpp_jit] embed_cubin: {name!r} is not a C identifier")
+        if not content:
+            raise ValueError(f"[cpp_jit] embed_cubin: the binary {name!r} is empty")
+        (work / f"{name}.cubin").write_bytes(content)
+        symbol = f"__tvm_ffi__cubin_{name}"
+        lines.append(
+            f'asm(".pushsection .rodata\\n.balign 64\\n'
+            f".globl {symbol}\\n.hidden {symbol}\\n{symbol}:\\n"
+            f'.incbin \\"{name}.cubin\\"\\n'
+            f".globl {symbol}_end\\n.hidden {symbol}_end\\n{symbol}_end:\\n"
+            f'.byte 0\\n.popsection\\n");'
+        )
+    return "\n".join(lines) + "\n"
+
+
+def refuse_hip(name: str, backend: str | None) -> None:
+    """Raise for backends that are not built.
+
+    Raises
+    ------
+    ValueError
+        It is none of the engine's.
+    NotImplementedError
+        It is ``"hip"``.
+    """
+    if backend in {None, "cuda"}:
+        return
+    if backend == "hip":
+        raise NotImplementedError(
+            f"[cpp_jit] library {name!r}: backend='hip' is not built here. Use tvm_ffi.cpp."
+        )
+    raise ValueError(f"[cpp_jit] library {name!r}: expected backend 'cuda', got {backend!r}")
