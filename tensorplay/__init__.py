@@ -225,6 +225,11 @@ __all__ = [
 ]  # fmt: skip
 __all__ += _operator_names  # noqa: PLE0605 - names of operators
 
+# The namespace of the array API standard, which reads the names above, attaches itself to tensors.
+from tensorplay import array_api  # noqa: E402
+
+__all__ += ["array_api"]
+
 
 def load_ipython_extension(shell: Any) -> None:
     """Add the workbench to an IPython shell: ``%load_ext tensorplay``.

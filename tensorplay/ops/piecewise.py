@@ -210,6 +210,15 @@ copysign = binary(
     low=0.3,
 )
 
+nextafter = binary(
+    "nextafter(Tensor input, Tensor other) -> Tensor",
+    "The number of the type that follows `input` in the direction of `other`.",
+    np.nextafter,
+    vjp={"input": Vjp(lambda g, s: g), "other": no_gradient},
+    to_float=True,
+    real_only=True,
+)
+
 # --- limits ---------------------------------------------------------------------------------------
 
 

@@ -163,6 +163,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "fmax": lambda x, y: np.where(x > y, x, y),
     "fmin": lambda x, y: np.where(x < y, x, y),
     "copysign": each(math.copysign),
+    "nextafter": each(math.nextafter),
     "clamp": clamp,
     # complex numbers
     "conj": lambda x: np.real(x) - 1j * np.imag(x) if np.iscomplexobj(x) else x,
@@ -186,6 +187,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "allclose": np.allclose,
     "equal": np.array_equal,
     "isnan": lambda x: x != x,  # noqa: PLR0124 - the definition
+    "signbit": lambda x: np.copysign(1.0, x) < 0,
     "isinf": lambda x: np.abs(x) == math.inf,
     "isfinite": lambda x: np.abs(x) < math.inf,
     "logical_and": lambda x, y: (x != 0) & (y != 0),
