@@ -21,7 +21,7 @@ from tensorplay.autograd import grad_mode
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["from_dlpack", "from_numpy", "to_dlpack"]
+__all__ = ["from_dlpack", "from_numpy", "to_dlpack", "writable_alias"]
 
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 K_DL_UINT, K_DL_BFLOAT = 1, 4
@@ -77,13 +77,22 @@ class _Capsule:
 
 
 class _Writable:
-    """Memory of an array that NumPy marks read-only only because its capsule has no flag."""
+    """Memory of an array that NumPy marks read-only, in the form that NumPy imports for writing."""
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self._array = array
         interface = dict(array.__array_interface__)
         interface["data"] = (interface["data"][0], False)
         self.__array_interface__ = interface
+
+
+def writable_alias(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the same memory as an array that may be written, whatever `array` allows.
+
+    For readers that are reached through a protocol without a word for read-only, and for memory
+    that is marked read-only for want of one. Whoever calls answers for what is written.
+    """
+    return np.asarray(_Writable(array)).view(array.dtype)
 
 
 def _is_capsule(obj: Any) -> bool:
@@ -240,7 +249,7 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
         )
         raise BufferError(message) from error
     if name == LEGACY and not array.flags.writeable:
-        array = np.asarray(_Writable(array))
+        array = writable_alias(array)
     if is_bfloat16:
         array = array.view(BFLOAT16)
     if not array.flags.writeable and copy is False:

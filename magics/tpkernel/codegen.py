@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tpkernel.cpp_types import CPP_TO_DTYPE, bare_type
-from tpkernel.shapes import Dims, Like
+from tpkernel.shapes import Dims, same_shape
 from tpkernel.spec import DTYPES, Argument, CellSpec, KernelSpec
 
 __all__ = ["export_source", "preamble"]
@@ -69,7 +69,7 @@ def _export(kernel: KernelSpec) -> str:
     """Write the table, the symbols of its shapes, and the exported function."""
     tag = kernel.name
     symbols = list(kernel.shapes.symbols())
-    same = _same_shape(kernel)
+    same = same_shape(kernel.shapes, [a.name for a in kernel.arguments])
     lines: list[str] = []
     rows: list[str] = []
     variables = list(kernel.templates) if kernel.style == "views" else []
@@ -112,23 +112,6 @@ def _export(kernel: KernelSpec) -> str:
         "}",
     ]
     return "\n".join(lines)
-
-
-def _same_shape(kernel: KernelSpec) -> dict[int, int]:
-    """Map each argument's position to the earliest one that must have the same shape."""
-    order = [a.name for a in kernel.arguments]
-    group = {name: name for name in order}
-
-    def root(name: str) -> str:
-        while group[name] != name:
-            name = group[name]
-        return name
-
-    for name, rule in {**kernel.shapes.inputs, **kernel.shapes.outputs}.items():
-        if isinstance(rule, Like) and name in group:
-            first, second = sorted((root(name), root(rule.argument)), key=order.index)
-            group[second] = first
-    return {i: order.index(root(n)) for i, n in enumerate(order) if root(n) != n}
 
 
 def _dim(entry: str, symbols: Sequence[str]) -> str:

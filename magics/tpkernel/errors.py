@@ -65,6 +65,11 @@ class StaleKernelError(RuntimeError):
     The message says which cell and why; the name works again once the cell builds.
     """
 
+    def _render_traceback_(self) -> list[str]:  # IPython's own hook
+        from tpkernel.tracebacks import short_traceback
+
+        return short_traceback(self)
+
 
 class KernelCrash(RuntimeError):  # noqa: N818  (named in the design, like BuildError's siblings)
     """A kernel ended the worker process: a signal, an exit, or no answer in time.

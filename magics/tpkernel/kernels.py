@@ -11,9 +11,11 @@ import numpy as np
 
 import tensorplay as tp
 from tensorplay.utils import cpp_jit
+from tensorplay.utils.dlpack import writable_alias
 from tpkernel.errors import StaleKernelError, did_you_mean
 from tpkernel.signatures import EMPTY, make_signature
 from tpkernel.spec import Argument, CellSpec, KernelSpec, OperatorSpec
+from tpkernel.tracebacks import mark_short
 
 __all__ = ["BlockedName", "Function", "KernelModule", "Operator", "kernels_of"]
 
@@ -21,24 +23,11 @@ _SCALARS = frozenset({int, float, bool, str})
 _GUARDED = (TypeError, ValueError, IndexError, RuntimeError)
 
 
-class _WritableAlias:
-    """Carries a read-only array's memory to NumPy as writable, for kernels that only read it."""
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
-        interface = dict(array.__array_interface__)
-        interface["data"] = (interface["data"][0], False)
-        self.__array_interface__ = interface
-
-
-def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the same memory in a form that the exchange protocol accepts without a copy."""
-    return array if array.flags.writeable else np.asarray(_WritableAlias(array))
-
-
 def _shortened(problem: Exception, title: str) -> Exception:
     """Leave a guard's message with the person's own frames; other errors keep all of theirs."""
-    return problem.with_traceback(None) if str(problem).startswith(f"[{title}]") else problem
+    if not str(problem).startswith(f"[{title}]"):
+        return problem
+    return mark_short(problem.with_traceback(None))
 
 
 def _plain(args: tuple[Any, ...]) -> bool:
@@ -102,11 +91,11 @@ class Function:
             A tensor that requires grad while grad mode is on.
         """
         arguments = self.spec.arguments
-        if kwargs or len(args) != len(arguments):
-            args = self._bound(args, kwargs)
-        if self._copies or not _plain(args):
-            args = tuple(self._prepared(a, v) for a, v in zip(arguments, args, strict=True))
         try:
+            if kwargs or len(args) != len(arguments):
+                args = self._bound(args, kwargs)
+            if self._copies or not _plain(args):
+                args = tuple(self._prepared(a, v) for a, v in zip(arguments, args, strict=True))
             return self._call(*args)
         except _GUARDED as problem:
             raise _shortened(problem, self.spec.title) from None
@@ -226,13 +215,13 @@ class Operator:
         ValueError
             Shapes, strides or devices that the kernel cannot take.
         """
-        if not _tensors(args) or (kwargs and not _tensors(tuple(kwargs.values()))):
-            names = [a.name for a in self.spec.inputs]
-            args = tuple(
-                self._tensor(names[i] if i < len(names) else "", v) for i, v in enumerate(args)
-            )
-            kwargs = {name: self._tensor(name, value) for name, value in kwargs.items()}
         try:
+            if not _tensors(args) or (kwargs and not _tensors(tuple(kwargs.values()))):
+                names = [a.name for a in self.spec.inputs]
+                args = tuple(
+                    self._tensor(names[i] if i < len(names) else "", v) for i, v in enumerate(args)
+                )
+                kwargs = {name: self._tensor(name, value) for name, value in kwargs.items()}
             return self.definition(*args, **kwargs)
         except _GUARDED as problem:
             raise _shortened(problem, self.name) from None
@@ -246,7 +235,7 @@ class Operator:
             argument = next((a for a in self.spec.inputs if a.name == name), None)
             if argument is not None and argument.writes is not False:
                 raise ValueError(_read_only(self.name, argument))
-        return tp.from_numpy(_readable(value))
+        return tp.from_numpy(value if value.flags.writeable else writable_alias(value))
 
 
 def kernels_of(spec: CellSpec, library: cpp_jit.Module) -> SimpleNamespace:

@@ -342,6 +342,9 @@ class TpKernelMagics(Magics):
         key = self._key(names)
         previous = self.session.slots.get(key)
         blocked = {*names, *(previous.names if previous is not None else ())}
+        if key.startswith("id:"):  # else a cell run again cannot be told from another one
+            others = [slot for k, slot in self.session.slots.items() if k != key]
+            blocked -= {name for slot in others for name in slot.names}
         reason = f"{request.cell_name} did not build: {_first_line(problem)}"
         slot = self.session.slots.setdefault(key, Slot(request.cell_name, ()))
         for name in blocked:

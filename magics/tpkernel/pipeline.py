@@ -193,8 +193,10 @@ def build_cell(
     )
     on_read(cell, spec)
     parsed = time.perf_counter()
+    began = time.time()
     found = _compile(request, cell, spec)
     built = time.perf_counter()
+    once = _once_seconds(found, began)
     library = found.load()
     kernels = kernels_of(spec, library)
     try:
@@ -214,7 +216,7 @@ def build_cell(
     report = Report(
         cell=cell.name,
         bound=(request.name,) if request.name else tuple(members),
-        build=_build_facts(found, cell, ready - start),
+        build=dataclasses.replace(_build_facts(found, cell, ready - start), once_seconds=once),
         operators=tuple(_operator_facts(o) for o in spec.operators),
         functions=tuple(
             FunctionFacts(f.name, f.doc, tuple(f.guard_text()), f.line) for f in spec.functions
@@ -225,7 +227,7 @@ def build_cell(
             "load": ready - built,
             "ready": ready - start,
         },
-        notes=_notes(spec),
+        notes=_notes(spec, once),
         module=module,
     )
     return BuiltCell(request, spec, str(found.library), members, definitions, kernels, report)
@@ -304,8 +306,26 @@ def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
     )
 
 
-def _notes(spec: CellSpec) -> tuple[str, ...]:
-    notes = [f"{name} is not bound: {reason}." for name, reason in spec.skipped]
+def _once_seconds(build: cpp_jit.Build, began: float) -> float:
+    """Return how long the build waited for the run-time library to be made; 0 if it was there.
+
+    It lies in the cache beside the builds, and its description is written when it is complete.
+    """
+    if build.cached:
+        return 0.0
+    made = [
+        file.stat().st_mtime for file in build.folder.parent.parent.glob("runtime/*/ready.json")
+    ]
+    return max([0.0, *(moment - began for moment in made)])
+
+
+def _notes(spec: CellSpec, once: float) -> tuple[str, ...]:
+    first = (
+        f"This was the first build with this compiler: {once:.1f} s of it made the run-time "
+        "library, which later cells share."
+    )
+    notes = [first] if once else []
+    notes += [f"{name} is not bound: {reason}." for name, reason in spec.skipped]
     notes += [
         f"{kernel.title}: nothing says which dtype argument '{argument.name}' may have, so any is "
         "admitted. Cast its data_ptr(), check its dtype(), or declare dtypes: in front matter."

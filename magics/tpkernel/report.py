@@ -81,6 +81,8 @@ class BuildFacts:
         Time of the build that made it.
     ready_seconds
         Time from the cell's start until the kernels could be called.
+    once_seconds
+        Part of `ready_seconds` that made what all cells share, once per machine and compiler.
     """
 
     key: str
@@ -93,6 +95,17 @@ class BuildFacts:
     commands: tuple[tuple[str, ...], ...]
     diagnostics: tuple[DiagnosticFacts, ...]
     log: str
+    once_seconds: float = 0.0
+
+    @property
+    def how(self) -> str:
+        """How the library came to be, in a few words."""
+        if self.cached:
+            return "from cache"
+        text = f"built in {self.seconds:.2f} s"
+        if self.once_seconds:
+            text += f", {self.once_seconds:.2f} s of it once per machine"
+        return text
 
 
 @dataclass(frozen=True)
@@ -254,8 +267,7 @@ class Report:
         """One line: what, and how it stands."""
         names = [o.name for o in self.operators if not o.helper]
         names += [f.name for f in self.functions]
-        how = "from cache" if self.build.cached else f"built in {self.build.seconds:.2f} s"
-        parts = [", ".join(names), how]
+        parts = [", ".join(names), self.build.how]
         if self.gradcheck:
             parts.append(f"gradcheck {self.gradcheck_verdict}")
         if self.validation_verdict not in ("", "ok"):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tpkernel.shapes import Dims, Like
-from tpkernel.spec import Argument, KernelSpec, OperatorSpec
+from tpkernel.shapes import Dims, same_shape
+from tpkernel.spec import DTYPES, Argument, KernelSpec, OperatorSpec
 
 __all__ = ["InputRules"]
 
@@ -33,6 +33,9 @@ class InputRules:
         self._arguments = tuple(a for a in operator.inputs if a.kind == "tensor")
         self._kernel: KernelSpec = operator.kernel
         self._symbols = operator.kernel.shapes.symbols()
+        names = [a.name for a in operator.kernel.arguments]
+        same = same_shape(operator.kernel.shapes, names)
+        self._like = {names[i]: names[first] for i, first in same.items()}
 
     def __call__(self, *tensors: Any) -> tuple[int, ...]:
         """Check `tensors` (in the schema's order).
@@ -64,17 +67,26 @@ class InputRules:
         name = tensor.dtype.name
         admitted = argument.dtypes
         because = ""
-        if argument.variable is not None and argument.variable in seen:
+        if argument.variable in seen and (name in admitted or not admitted):
             first, owner = seen[argument.variable]
             admitted, because = (first,), f" as argument '{owner}'"
         if admitted and name not in admitted:
+            admitted = tuple(n for n in DTYPES if n in admitted)  # in the order of the guard
             *most, last = admitted
             expected = f"{', '.join(most)} or {last}" if most else last
             cast = _CASTS.get(admitted[0], f".to(tp.{admitted[0]})")
+            advice = (
+                f"Write {argument.name}{cast}, or {argument.name}.astype('{admitted[0]}') for a "
+                "NumPy array."
+            )
+            if argument.writes is True:
+                advice = (
+                    f"It is written, so make it {admitted[0]} from the start: a cast would receive "
+                    "the result instead."
+                )
             message = (
                 f"{self._where(argument)}expected {expected} on cpu{because}, got {name} on "
-                f"{tensor.device}. Write {argument.name}{cast}, or "
-                f"{argument.name}.astype('{admitted[0]}') for a NumPy array."
+                f"{tensor.device}. {advice}"
             )
             raise TypeError(message)
         if argument.variable is not None:
@@ -97,9 +109,10 @@ class InputRules:
                 f"Write {argument.name}.reshape(...) with {rank} size{plural}."
             )
             raise ValueError(message)
-        if isinstance(rule, Like) and shape != shapes[rule.argument]:
+        other = self._like.get(argument.name)
+        if other is not None and shape != shapes[other]:
             message = (
-                f"{where}expected shape {shapes[rule.argument]} as argument '{rule.argument}', got "
+                f"{where}expected shape {shapes[other]} as argument '{other}', got "
                 f"{shape}. Expand or reshape it; where other shapes are meant, declare them with "
                 "shape: in the front matter."
             )

@@ -14,7 +14,7 @@ from typing import Any
 
 from tpkernel.errors import did_you_mean
 
-__all__ = ["Dims", "Like", "ShapeRule", "ShapeRules", "parse_shapes"]
+__all__ = ["Dims", "Like", "ShapeRule", "ShapeRules", "parse_shapes", "same_shape"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,30 @@ class ShapeRules:
                     if entry.isidentifier() and entry != "_":
                         found[entry] = None
         return tuple(found)
+
+
+def same_shape(rules: ShapeRules, order: Sequence[str]) -> dict[int, int]:
+    """Map each argument's position to the earliest one that must have the same shape.
+
+    Parameters
+    ----------
+    rules
+        The relations.
+    order
+        Names of all arguments.
+    """
+    group = {name: name for name in order}
+
+    def root(name: str) -> str:
+        while group[name] != name:
+            name = group[name]
+        return name
+
+    for name, rule in {**rules.inputs, **rules.outputs}.items():
+        if isinstance(rule, Like) and name in group:
+            first, second = sorted((root(name), root(rule.argument)), key=order.index)
+            group[second] = first
+    return {i: order.index(root(n)) for i, n in enumerate(order) if root(n) != n}
 
 
 class _ShapeError(ValueError):

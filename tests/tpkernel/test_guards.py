@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 import tensorplay as tp
 import tpkernel
+from tensorplay.utils import cpp_jit
 from tests.tpkernel.notebook import ADD1, MATMUL, SOFTPLUS
 
 
@@ -392,3 +395,105 @@ template <typename T> void f(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }
 """
     with pytest.raises(tpkernel.CellError, match=r"^cell:5: error: \[mylib::taken\].*already"):
         tpkernel.build(text, checks=False)
+
+
+CHAIN = """\
+/*---
+op: mylib::chain(Tensor a, Tensor b, Tensor c, Tensor(d!) e) -> ()
+shape: {b: c, c: a, e: [n, 3]}
+dtypes: {T: [float64, float32], S: [int32, float16, int64]}
+---*/
+template <class T, class S>
+void chain(tp::In<T> a, tp::In<T> b, tp::In<S> c, tp::InOut<T, 2> e) { e[0] = a[0] + b[0]; }
+"""
+UNTIDY = [
+    [np.ones(2), np.ones(2), np.ones(2, np.int32), np.ones((4, 3))],
+    [np.ones(2, np.int64), np.ones(2), np.ones(2, np.int32), np.ones((4, 3))],
+    [np.ones(2, bool), np.ones(2), np.ones(2, np.int32), np.ones((4, 3))],
+    [np.ones(2), np.ones(2, np.float32), np.ones(2, np.int32), np.ones((4, 3))],
+    [np.ones(2), np.ones(3), np.ones(3, np.int32), np.ones((4, 3))],
+    [np.ones(2), np.ones(2), np.ones((2, 1), np.int32), np.ones((4, 3))],
+    [np.ones(2), np.ones(2), np.ones(2, np.complex64), np.ones((4, 3))],
+    [np.ones(()), np.ones(()), np.ones(1, np.int32), np.ones((4, 3))],
+    [np.ones(2), np.ones(2), np.ones(2, np.int32), np.ones((4, 3), np.float32)],
+    [np.ones(2), np.ones(2), np.ones(2, np.int32), np.ones((4, 3), np.int8)],
+    [np.ones(2), np.ones(2), np.ones(2, np.int32), np.ones((3, 4))],
+    [np.ones(2), np.ones(2), np.ones(2, np.int32), np.ones(3)],
+]
+MISFITS = [
+    [np.ones((2, 3)), np.ones((4, 4))],
+    [np.ones((2, 3)), np.ones(3)],
+    [np.ones(3), np.ones((3, 3))],
+    [np.ones((2, 3)), np.ones((3, 4), np.float32)],
+    [np.ones((2, 3), np.uint8), np.ones((3, 4))],
+    [np.ones((2, 3)), np.ones((3, 4))],
+]
+
+
+def answer(call, *args) -> tuple[str, str]:
+    try:
+        call(*args)
+    except (TypeError, ValueError) as problem:
+        return type(problem).__name__, str(problem)
+    return "", ""
+
+
+@pytest.mark.parametrize(("cell", "table"), [(CHAIN, UNTIDY), (MATMUL, MISFITS)])
+def test_the_guards_of_both_sides_say_the_same(cell, table):
+    from tpkernel.cell import parse_cell
+    from tpkernel.reading import read_cell
+    from tpkernel.rules import InputRules
+
+    (operator,) = read_cell(parse_cell(cell)).operators
+    rules = InputRules(operator)
+    kernel = cpp_jit.load_module(tpkernel.build(cell, checks=False).build.library)
+    answers = []
+    for arrays in table:
+        outputs = [np.zeros((2, 4), arrays[0].dtype)] if operator.outputs else []
+        compiled = answer(kernel[operator.kernel.name], *arrays, *outputs)
+        assert answer(rules, *map(tp.from_numpy, arrays)) == compiled
+        answers.append(compiled[0])
+    assert "" in answers
+    assert {"TypeError", "ValueError"} < set(answers)
+
+
+def test_numbers_and_names_are_those_of_the_header():
+    from tpkernel import entries, rules
+    from tpkernel.spec import DTYPES
+
+    root = Path(tp.__file__).parent
+    header = (root / "include" / "tensorplay" / "guard.h").read_text("utf-8")
+    guard = (root / "utils" / "cpp_jit" / "runtime" / "guard.cpp").read_text("utf-8")
+    names = [n.lower() for n in re.findall(r"^  TP_DTYPE_(\w+)(?: = 0)?,$", header, re.MULTILINE)]
+    assert names == [*DTYPES, "count"]
+    assert int(re.search(r"TP_MAX_SYMBOLS = (\d+)", header)[1]) == entries._MAX_SYMBOLS
+    assert len(DTYPES) >= entries._MAX_TEMPLATES  # the guard holds one code per dtype
+    spelled = re.search(r"kDtypeNames\[TP_DTYPE_COUNT\] = \{(.*?)\};", guard, re.DOTALL)[1]
+    assert re.findall(r'"(\w+)"', spelled) == list(DTYPES)
+    casts = re.search(r"kCasts\[TP_DTYPE_COUNT\] = \{(.*?)\};", guard, re.DOTALL)[1]
+    texts = [None if c == "nullptr" else c.strip('"') for c in re.split(r",\s*", casts.strip())]
+    assert {n: c for n, c in zip(DTYPES, texts, strict=True) if c} == rules._CASTS
+
+
+def test_read_only_bfloat16_keeps_its_dtype(softplus):
+    import ml_dtypes
+
+    array = np.ones(3, ml_dtypes.bfloat16)
+    expected = refusal(softplus, array, kind=TypeError)
+    array.flags.writeable = False
+    assert refusal(softplus, array, kind=TypeError) == expected
+    assert "got bfloat16 on cpu" in expected
+    text = """\
+/*---
+op: mylib::bits(Tensor x) -> Tensor
+shape: {x: [n], out: [n]}
+out_dtype: int32
+---*/
+void bits(tvm::ffi::TensorView x, tvm::ffi::TensorView out) {
+  const uint16_t* from = static_cast<const uint16_t*>(x.data_ptr());
+  int32_t* to = static_cast<int32_t*>(out.data_ptr());
+  if (x.dtype().code == kDLBfloat) for (int64_t i = 0; i < x.numel(); ++i) to[i] = from[i];
+}
+"""
+    bits = tpkernel.build(text, checks=False).module.bits
+    assert bits(array).tolist() == [0x3F80] * 3

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -392,8 +393,10 @@ def test_a_name_that_only_a_failed_edit_defined_is_released_by_its_fix(shell: Sh
         shell.kernel(
             "int64_t f() { return 1; }\nint64_t g() { return h; }\nint64_t k() { return h; }"
         )
-    for call in ("f()", "g()", "k()"):
+    for call in ("f()", "k()") if cell_id else ("f()", "g()", "k()"):
         assert isinstance(shell.run(call).error, StaleKernelError)
+    if cell_id:
+        assert shell.ok("g()").result == 7  # another cell's
     shell.kernel("int64_t f() { return 2; }")
     assert shell.ok("f(), g()").result == (2, 7)
     assert isinstance(shell.run("k()").error, NameError)
@@ -425,6 +428,7 @@ def test_an_operator_from_typed_views_alone_belongs_to_its_cell_too(shell: Shell
     assert isinstance(ran.error, CellError)
     assert ran.error.line == 2
     assert "cell::vv" in str(ran.error)
+    assert shell.ok("vv(tp.ones(1)).tolist()").result == [2.0]
     declared = f"/*---\nop: cell::vv(Tensor x) -> Tensor\n---*/\n{text}"
     assert "--replace" in str(shell.kernel(declared, "--no-check").error)
     assert shell.kernel(text, "--no-check --name other").error is None  # other::vv
@@ -538,3 +542,48 @@ def test_a_cell_that_runs_again_leaves_nothing_alive(shell: Shell):
     shell.kernel(SOFTPLUS)
     gc.collect()
     assert [ref() for ref in gone] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("add1(np.ones(2), np.ones(2))", "expected float32 on cpu"),
+        ("add1(np.ones(2, 'float32'))", "missing argument 'out'"),
+        ("add1(tp.ones(2, requires_grad=True), tp.ones(2))", "requires grad"),
+        ("add1(np.ones(2, 'float32'), frozen)", "read-only"),
+        ("softplus(np.ones(2, int))", "expected float32 or float64"),
+        ("softplus(np.ones(2), bta=1)", "bta"),
+        ("scale_(frozen)", "read-only"),
+        ("broken()", "is blocked"),
+        ("broken.anything", "is blocked"),
+    ],
+)
+def test_an_error_of_a_call_ends_at_the_persons_own_line(shell: Shell, call: str, words: str):
+    shell.kernel(SOFTPLUS, "--no-check")
+    shell.kernel(ADD1)
+    text = (
+        "/*---\nop: mylib::scale_(Tensor(a!) x) -> ()\n---*/\n"
+        "template <class T> void scale_(tp::InOut<T> x) { x[0] = 1; }\n"
+    )
+    shell.kernel(text, "--no-check")
+    shell.kernel("int64_t broken() { return 1 }")
+    shell.ok("frozen = np.ones(2, 'float32')\nfrozen.flags.writeable = False")
+    ran = shell.run(f"first = 1\n{call}")
+    assert ran.error is not None
+    assert words in ran.shown
+    assert call in ran.shown
+    assert "kernels.py" not in ran.shown, ran.shown
+    assert "load.py" not in ran.shown, ran.shown
+
+
+def test_the_first_build_says_what_it_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TENSORPLAY_CACHE_DIR", str(tmp_path))
+    first = tpkernel.build("int64_t once() { return 1; }")
+    assert 0 < first.build.once_seconds < first.build.ready_seconds
+    assert "of it once per machine" in first.title
+    assert any("run-time library" in note for note in first.notes)
+    assert first.build.how in first.to_html()
+    for text in ("int64_t once() { return 1; }", "int64_t once() { return 2; }"):
+        later = tpkernel.build(text)
+        assert later.build.once_seconds == 0
+        assert "once per machine" not in later.title
