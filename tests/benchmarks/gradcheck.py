@@ -1,9 +1,9 @@
 """Time of `gradcheck`, and of small training steps, beside torch where it is installed.
 
-``python -m tests.benchmarks.gradcheck`` prints a table. Both sides check the same function at the
-same numbers and take turns in one process, on one thread (set OPENBLAS_NUM_THREADS=1 for ours). What
-counts is processor time, which other load on the machine changes little. Without torch the table
-has our times alone.
+``OPENBLAS_NUM_THREADS=1 python -m tests.benchmarks.gradcheck`` prints a table. Both sides check the
+same function at the same numbers and take turns in one process, on one thread each. What counts is
+processor time, which other load on the machine changes little. Without torch the table has our
+times alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ SIZES = (50, 200, 1000)
 LIMITS = {"slow": 0.25, "fast": 0.7, "step": 0.55}  # of torch's time
 
 Thunk = Callable[[], Any]
-
 
 
 def peer() -> Any:

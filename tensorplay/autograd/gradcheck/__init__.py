@@ -92,14 +92,9 @@ def _check_flags(options: Options) -> None:
     if options.check_batched_grad and not options.check_backward_ad:
         message = "[gradcheck] setting check_batched_grad=True needs check_backward_ad=True."
         raise AssertionError(message)
-    if options.check_batched_forward_grad:
-        if not options.check_forward_ad:
-            message = (
-                "[gradcheck] setting check_batched_forward_grad=True needs check_forward_ad=True."
-            )
-            raise AssertionError(message)
-        message = "[gradcheck] check_batched_forward_grad needs vmap, which is not available."
-        raise NotImplementedError(message)
+    if options.check_batched_forward_grad and not options.check_forward_ad:
+        message = "[gradcheck] setting check_batched_forward_grad=True needs check_forward_ad=True."
+        raise AssertionError(message)
 
 
 def gradcheck(

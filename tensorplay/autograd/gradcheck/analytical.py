@@ -96,8 +96,8 @@ class Reverse:
         defined = [[False] * len(self.outputs) for _ in self.inputs]
         start = 0
         for output, wanted in enumerate(columns):
-            for first in range(0, len(wanted), self._together):
-                chosen = wanted[first : first + self._together]
+            for first in range(0, len(wanted), self.together):
+                chosen = wanted[first : first + self.together]
                 place = slice(start + first, start + first + len(chosen))
                 for number, block in enumerate(self._columns(output, chosen)):
                     if block is not None:
@@ -107,7 +107,7 @@ class Reverse:
         return ReverseJacobian(matrices, defined)
 
     @cached_property
-    def _together(self) -> int:
+    def together(self) -> int:
         """How many passes are run as one, on a batch of gradients.
 
         Formulas of the product's own operators may be; those of people are run as they will be
@@ -224,6 +224,7 @@ def run_forward(
     call: Callable[[Callable[[Tensor], Any]], Any],
     tangents: dict[int, Tensor],
     layout: Layout,
+    level: Level | None = None,
 ) -> list[Matrix | None]:
     """Return the tangents of the outputs.
 
@@ -235,6 +236,8 @@ def run_forward(
         Tangents by the identity of the input.
     layout
         Which outputs are looked at.
+    level
+        The level at which the tangents are batched; the results have its dimension in front.
     """
 
     def change(tensor: Tensor) -> Any:
@@ -244,6 +247,8 @@ def run_forward(
     with forward_ad.dual_level():
         outputs = tensors_in(call(change))
         found = [forward_ad.unpack_dual(outputs[n]).tangent for n in layout.numbers]
+        if level is not None:
+            found = [None if t is None else expose(t, (level,)) for t in found]
         return [None if t is None else t._array.copy() for t in found]
 
 

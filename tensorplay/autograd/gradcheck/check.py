@@ -13,6 +13,7 @@ from tensorplay.autograd.gradcheck.analytical import Reverse
 from tensorplay.autograd.gradcheck.determinism import compare_runs, forward_is_repeatable
 from tensorplay.autograd.gradcheck.fast import fast_reverse
 from tensorplay.autograd.gradcheck.forward import check_forward
+from tensorplay.autograd.gradcheck.points import allow_batches
 from tensorplay.autograd.gradcheck.promises import (
     check_batched,
     check_linear,
@@ -59,19 +60,24 @@ def _check_reverse(state: State, outputs: Sequence[Tensor]) -> None:
     reverse = Reverse(outputs, [leaf.tensor for leaf in state.checked], state.layout)
     try:
         if state.options.fast_mode and fast_reverse(state, reverse):
-            jacobian = None
+            jacobian = compared = None
         else:
-            jacobian = reverse.jacobian(state.rows, state.columns)
+            jacobian = compared = reverse.jacobian(state.rows, state.columns)
+            if state.wide_reverse is not None:
+                compared = state.wide_reverse.jacobian(state.rows, state.columns)
     except NotImplementedError as error:
         state.fail_all(words.MISSING, "no_formula", str(error))
         return
-    if jacobian is not None:
+    if jacobian is not None and compared is not None:
+        allow_batches(state, reverse.together)
         again = reverse.jacobian(state.rows, state.columns)
         compare_runs(state, reverse, jacobian.matrices, again.matrices)
         if state.options.check_grad_dtypes:
             check_types(state, reverse)
-        state.compare_all(jacobian.matrices, "")
-        _find_missing(state, jacobian.defined)
+        state.compare_all(compared.matrices, "")
+        _find_missing(state, compared.defined)
+        if compared is not jacobian:
+            state.compare_narrow(jacobian.matrices, compared.matrices, "")
         check_linear(state, reverse, jacobian.matrices)
     if state.options.check_batched_grad:
         check_batched(state, reverse)

@@ -55,24 +55,44 @@ class _Comparison:
         self.centre = centre
         shape = differences.array.shape
         self.indices = [tuple(int(i) for i in np.unravel_index(int(r), shape)) for r in rows]
-        self.numerical = np.zeros_like(analytical)
-        self.noise = np.zeros(analytical.shape)
-        for position, index in enumerate(self.indices):
-            values, noise = differences.row(index)
-            self.numerical[position], self.noise[position] = values[columns], noise[columns]
+        self.numerical, self.noise = differences.table(self.indices, columns)
         largest = np.abs(self.numerical[np.isfinite(self.numerical)]).max(initial=0.0)
         self.extra = 8 * epsilon * float(largest)
         self.refined: dict[int, Refined] = {}
+        self._kept: dict[tuple[str, int, int], Matrix] = {}  # until a numerical value changes
+
+    def _keep(self, name: str, part: slice, compute: Callable[[slice], Matrix]) -> Matrix:
+        key = (name, part.start or 0, -1 if part.stop is None else part.stop)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = compute(part)
+        return found
+
+    def tolerance(self, part: slice) -> Matrix:
+        """Return the allowed gaps."""
+        return self._keep("tolerance", part, self._tolerance)
+
+    def gaps(self, part: slice) -> Matrix:
+        """Return how far the values are apart."""
+        return self._keep("gaps", part, self._gaps)
+
+    def wrong(self, part: slice) -> npt.NDArray[np.bool_]:
+        """Return where the gap is larger than allowed; nan is never right."""
+        return self._keep("wrong", part, self._wrong)
+
+    def vague(self, part: slice) -> npt.NDArray[np.bool_]:
+        """Return where the numerical value is too uncertain to say anything."""
+        return self._keep("vague", part, self._vague)
 
     @_quiet
-    def tolerance(self, part: slice) -> Matrix:
+    def _tolerance(self, part: slice) -> Matrix:
         p = self.differences.precision
         allowed = p.atol + p.rtol * np.abs(self.numerical[:, part])
         result: Matrix = allowed + self.noise[:, part] + self.extra
         return result
 
     @_quiet
-    def gaps(self, part: slice) -> Matrix:
+    def _gaps(self, part: slice) -> Matrix:
         result: Matrix = np.abs(self.analytical[:, part] - self.numerical[:, part])
         return result
 
@@ -84,13 +104,11 @@ class _Comparison:
         return result
 
     @_quiet
-    def wrong(self, part: slice) -> npt.NDArray[np.bool_]:
-        """Return where the gap is larger than allowed; nan is never right."""
+    def _wrong(self, part: slice) -> npt.NDArray[np.bool_]:
         return ~(self.gaps(part) <= self.tolerance(part))
 
     @_quiet
-    def vague(self, part: slice) -> npt.NDArray[np.bool_]:
-        """Return where the numerical value is too uncertain to say anything."""
+    def _vague(self, part: slice) -> npt.NDArray[np.bool_]:
         p = self.differences.precision
         numerical, noise = np.abs(self.numerical[:, part]), self.noise[:, part]
         scale = numerical[np.isfinite(numerical)].max(initial=0.0)
@@ -115,6 +133,7 @@ class _Comparison:
             better = ~(noise >= self.noise[row]) | self.wrong(slice(None))[row]
             self.numerical[row] = np.where(better, values, self.numerical[row])
             self.noise[row] = np.where(better, noise, self.noise[row])
+            self._kept.clear()
 
     def kinks(self, part: slice) -> npt.NDArray[np.bool_]:
         found = np.zeros(self.analytical[:, part].shape, np.bool_)
@@ -199,7 +218,10 @@ _MESSAGES = {
 @_quiet
 def _judge(comparison: _Comparison, part: slice) -> tuple[str, str | None]:
     """Return the verdict on one output and the code of what prevented a better one."""
-    wrong, vague, kinks = comparison.wrong(part), comparison.vague(part), comparison.kinks(part)
+    wrong, vague = comparison.wrong(part), comparison.vague(part)
+    if not (wrong | vague).any():
+        return words.OK, None
+    kinks = comparison.kinks(part)
     finite = np.isfinite(comparison.numerical[:, part])
     nonsense = ~np.isfinite(comparison.analytical[:, part]) & finite
     if (wrong & ~vague & ~kinks).any() or nonsense.any():

@@ -21,6 +21,13 @@ def fast_reverse(state: State, reverse: Reverse) -> bool:
 
     Where one does not, the slow mode decides and says where.
     """
+    if state.wide_reverse is not None:
+        epsilon = max(p.epsilon for p in state.precisions)
+        return _agrees(state, state.wide_reverse, 0.0) and _agrees(state, reverse, epsilon)
+    return _agrees(state, reverse, state.analytical_epsilon)
+
+
+def _agrees(state: State, reverse: Reverse, epsilon: float) -> bool:
     rng = np.random.default_rng(5)
     products: list[list[Any]] = []
     vectors = []
@@ -41,7 +48,7 @@ def fast_reverse(state: State, reverse: Reverse) -> bool:
             u = u + 1j * rng.uniform(0.5, 1.5, array.shape)
         u = u / max(float(np.linalg.norm(u)), 1e-30)
         slope, noise = differences.directional(u)
-        p = state.precisions[i]
+        p = state.precisions[i] if reverse is not state.wide_reverse else differences.precision
         for output, row in enumerate(state.pairs):
             columns = state.layout.columns(output)
             numerical = float(vectors[output] @ slope[columns])
@@ -50,7 +57,7 @@ def fast_reverse(state: State, reverse: Reverse) -> bool:
             analytical = 0.0 if grad is None else float(
                 np.sum(grad._array.astype(np.complex128) * u.conj()).real)  # fmt: skip
             gap = abs(analytical - numerical)
-            bound += 8 * state.analytical_epsilon * abs(numerical)
+            bound += 8 * epsilon * abs(numerical)
             if not gap <= p.atol + p.rtol * abs(numerical) + bound:
                 agrees = False
                 state.notes.append(

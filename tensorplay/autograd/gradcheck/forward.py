@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
 from tensorplay._tensor import Tensor, wrap
+from tensorplay.autograd.batched import Level, batch
 from tensorplay.autograd.gradcheck import report as words
 from tensorplay.autograd.gradcheck.analytical import forward_jacobian, run_forward
+from tensorplay.autograd.gradcheck.numerical import Layout
 from tensorplay.autograd.gradcheck.state import State
 
 __all__ = ["check_forward"]
@@ -14,22 +19,35 @@ __all__ = ["check_forward"]
 
 def check_forward(state: State) -> None:
     """Compare the Jacobian matrices made of tangents with differences."""
-    matrices = []
-    for i, leaf in enumerate(state.checked):
-        try:
-            matrices.append(
-                forward_jacobian(
-                    state.call, leaf.tensor, state.layout, state.rows[i], state.flat_columns
-                )
-            )
-        except NotImplementedError as error:
-            state.fail_all(words.MISSING, "no_forward_formula", str(error))
-            return
-    state.compare_all(matrices, ", computed with forward mode AD")
+    wide = state.wide if state.wide_reverse is not None else None
+    how = ", computed with forward mode AD"
+    tensors = [leaf.tensor for leaf in state.checked]
+    try:
+        matrices = compared = _matrices(state, state.call, tensors, state.layout)
+        if wide is not None:
+            compared = _matrices(state, wide.call, wide.tensors, wide.evaluate.layout)
+    except NotImplementedError as error:
+        state.fail_all(words.MISSING, "no_forward_formula", str(error))
+        return
+    state.compare_all(compared, how)
+    if wide is not None:
+        state.compare_narrow(matrices, compared, how)
     if state.options.check_undefined_grad:
         check_undefined_tangents(state)
     if state.options.check_grad_dtypes:
         check_tangent_types(state)
+    if state.options.check_batched_forward_grad:
+        check_batched_tangents(state)
+
+
+def _matrices(
+    state: State, call: Callable[..., Any], tensors: Sequence[Tensor], layout: Layout
+) -> list[Any]:
+    columns = state.flat_columns
+    return [
+        forward_jacobian(call, tensor, layout, rows, columns)
+        for tensor, rows in zip(tensors, state.rows, strict=True)
+    ]
 
 
 def _tangent(state: State, i: int) -> Tensor:
@@ -74,3 +92,37 @@ def check_tangent_types(state: State) -> None:
                     f"Forward AD gradient has dtype mismatch: {tangent.dtype} for an output "
                     f"of {spec.dtype!r}.",
                 )  # fmt: skip
+
+
+def check_batched_tangents(state: State) -> None:
+    """Compare the tangents for a batch of tangents of an input with those for each of it."""
+    from tensorplay.ops.batching import batching  # operators lie above this module
+
+    for i, leaf in enumerate(state.checked):
+        spec = leaf.tensor
+        rng = np.random.default_rng(7 + i)
+        array = rng.standard_normal((2, *spec.shape)).astype(spec.dtype.numpy)
+        single = [
+            run_forward(state.call, {id(leaf.tensor): wrap(row, spec.dtype)}, state.layout)
+            for row in array
+        ]
+        level = Level(2)
+        try:
+            with batching():
+                tangent = batch(wrap(array, spec.dtype), (level,))
+                batched = run_forward(state.call, {id(leaf.tensor): tangent}, state.layout, level)
+        except Exception as error:  # noqa: BLE001 - that it raises is the finding
+            for row in state.pairs:
+                row[i].fail(words.WRONG, "batched",
+                            f"While computing batched tangents, got: {error}")  # fmt: skip
+            continue
+        p = state.precisions[i]
+        for n, row in enumerate(state.pairs):
+            expected: list[Any] = [0.0 if s[n] is None else s[n] for s in single]
+            got: Any = [0.0, 0.0] if batched[n] is None else batched[n]
+            if not all(
+                np.allclose(one, two, rtol=p.rtol, atol=p.atol, equal_nan=True)
+                for one, two in zip(got, expected, strict=True)
+            ):
+                row[i].fail(words.WRONG, "batched", "Batched tangents differ from those "
+                            "computed one at a time.")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,51 @@ import numpy.typing as npt
 
 from tensorplay import _dtype
 from tensorplay._tensor import Tensor, spec_of, wrap
+from tensorplay.autograd.gradcheck.analytical import Reverse
 from tensorplay.autograd.gradcheck.inputs import Leaf
 from tensorplay.autograd.gradcheck.numerical import Evaluator, Layout, machine_epsilon, tensors_in
 
-__all__ = ["promoted"]
+__all__ = ["Wide", "promoted"]
 
 Matrix = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A function that computes in float64, on copies of its inputs.
+
+    Parameters
+    ----------
+    call
+        ``call(change)`` runs it with each copy replaced by ``change(copy)``.
+    evaluate
+        Computes it as a vector.
+    tensors
+        The copies of the checked inputs.
+    """
+
+    call: Callable[[Callable[[Tensor], Any]], Any]
+    evaluate: Evaluator
+    tensors: list[Tensor]
+
+    @property
+    def arrays(self) -> list[Matrix]:
+        """The memory of the copies."""
+        return [tensor._array for tensor in self.tensors]
+
+    def reverse(self) -> Reverse | None:
+        """Return the vector-Jacobian products of a new run, None without formulas in float64."""
+        layout = self.evaluate.layout
+        outputs = tensors_in(self.evaluate.call())
+        chosen = [outputs[n] for n in layout.numbers]
+        if not all(out.requires_grad for out in chosen):
+            return None
+        reverse = Reverse(chosen, self.tensors, layout)
+        try:
+            reverse.vjp([reverse.zeros(n) for n in range(len(chosen))])
+        except Exception:  # noqa: BLE001 - a formula for float32 alone may refuse in any way
+            return None
+        return reverse
 
 
 def promoted(
@@ -24,19 +64,22 @@ def promoted(
     checked: Sequence[Leaf],
     original: Layout,
     values: Matrix,
-) -> tuple[Evaluator, list[Matrix]] | None:
+) -> Wide | None:
     """Return the function on float64 copies of the inputs, None if it does not take them."""
     twins: dict[int, Tensor] = {}
     for leaf in leaves:
         tensor = leaf.tensor
         if tensor.dtype.is_differentiable and not tensor.is_meta:
-            wide = _dtype.complex128 if tensor.dtype.is_complex else _dtype.float64
-            twin = wrap(tensor._array.astype(wide.numpy), wide)
+            d = _dtype.complex128 if tensor.dtype.is_complex else _dtype.float64
+            twin = wrap(tensor._array.astype(d.numpy), d)
             twin.requires_grad = tensor.requires_grad
             twins[id(tensor)] = twin
 
+    def changed(change: Callable[[Tensor], Any]) -> Any:
+        return call_with(lambda tensor: change(twins.get(id(tensor), tensor)))
+
     def call() -> Any:
-        return call_with(lambda tensor: twins.get(id(tensor), tensor))
+        return changed(lambda tensor: tensor)
 
     try:
         outputs = tensors_in(call())
@@ -56,8 +99,8 @@ def promoted(
     close = np.abs(centre - values) <= 64 * epsilon * (np.abs(centre).max(initial=1))
     if not (close | ~np.isfinite(centre)).all():
         return None
-    arrays = [twins[id(leaf.tensor)]._array for leaf in checked]
-    return (evaluate, arrays) if _resolves(evaluate, arrays) else None
+    wide = Wide(changed, evaluate, [twins[id(leaf.tensor)] for leaf in checked])
+    return wide if _resolves(evaluate, wide.arrays) else None
 
 
 def _resolves(evaluate: Evaluator, arrays: Sequence[Matrix]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensorplay import _dtype
 from tensorplay._tensor import Tensor, spec_of
 from tensorplay.autograd.gradcheck import report as words
 from tensorplay.autograd.gradcheck.analytical import Reverse
@@ -25,7 +26,7 @@ from tensorplay.autograd.gradcheck.numerical import (
     precision_for,
     tensors_in,
 )
-from tensorplay.autograd.gradcheck.promotion import promoted
+from tensorplay.autograd.gradcheck.promotion import Wide, promoted
 from tensorplay.autograd.gradcheck.report import PairReport
 
 __all__ = ["Options", "Pair", "State"]
@@ -122,7 +123,9 @@ class State:
     evaluate: Evaluator = field(init=False)
     centre: Matrix = field(init=False)  # the outputs at the point, as one vector
     arrays: list[Matrix] = field(init=False)  # what differences change, per checked input
-    precisions: list[Precision] = field(init=False)
+    precisions: list[Precision] = field(init=False)  # of the types of the inputs
+    wide: Wide | None = None  # the function in float64, where differences are taken in that
+    wide_reverse: Reverse | None = None  # and its formulas, where they work in that
     differences: list[Differences] = field(init=False)
     analytical_epsilon: float = field(init=False)
     numerical_centre: Matrix = field(init=False)
@@ -173,7 +176,10 @@ class State:
         self._prepare_differences()
         self._choose_elements()
         self.pairs = [
-            [Pair(n, leaf, p) for leaf, p in zip(self.checked, self.precisions, strict=True)]
+            [
+                Pair(n, leaf, d.precision)
+                for leaf, d in zip(self.checked, self.differences, strict=True)
+            ]
             for n in chosen
         ]
         return found, recorded
@@ -184,31 +190,42 @@ class State:
         coarsest = max((machine_epsilon(s.dtype) for s in self.layout.specs), default=0.0)
         epsilons = [max(machine_epsilon(x.tensor.dtype), coarsest) for x in self.checked]
         self.arrays = [leaf.tensor._array for leaf in self.checked]
-        numerical, wide = self.evaluate, None
+        numerical = self.evaluate
         if max(epsilons) > 1e-12 and options.eps is None:
-            wide = promoted(self.call, self.leaves, self.checked, self.layout, self.centre)
-        if wide is not None:
-            numerical, self.arrays = wide
+            self.wide = promoted(self.call, self.leaves, self.checked, self.layout, self.centre)
+        if self.wide is not None:
+            numerical, self.arrays = self.wide.evaluate, self.wide.arrays
+            self.wide_reverse = self.wide.reverse()
             names = ", ".join(sorted({repr(x.tensor.dtype) for x in self.checked}))
-            self.notes.append(
-                f"inputs are {names}; the differences were taken in float64, on converted copies."
-            )
+            what = "the differences were taken"
+            if self.wide_reverse is not None:
+                what = "the gradients were compared with differences"
+            self.notes.append(f"inputs are {names}; {what} in float64, on converted copies.")
         self.precisions, self.differences = [], []
         for array, epsilon in zip(self.arrays, epsilons, strict=True):
-            shown = precision_for(epsilon)
-            used = precision_for(np.finfo(np.float64).eps) if wide is not None else shown
-            used = replace(
-                used,
-                step=used.step if options.eps is None else options.eps,
-                atol=shown.atol if options.atol is None else options.atol,
-                rtol=shown.rtol if options.rtol is None else options.rtol,
-                resolution=shown.resolution,
-            )
-            self.precisions.append(used)
+            own = self._as_asked(precision_for(epsilon))
+            used = own
+            if self.wide is not None:
+                used = self._as_asked(precision_for(np.finfo(np.float64).eps))
+                if self.wide_reverse is None:
+                    used = replace(used, atol=own.atol, rtol=own.rtol, resolution=own.resolution)
+            self.precisions.append(own)
             self.differences.append(Differences(numerical, array, used, scaled=options.eps is None))
         # Rounding of the analytical side, where it is not of the type of the differences.
-        self.analytical_epsilon = 0.0 if wide is None else max(epsilons)
-        self.numerical_centre = self.centre if wide is None else numerical()
+        self.analytical_epsilon = (
+            0.0 if self.wide is None or self.wide_reverse is not None else max(epsilons)
+        )
+        self.numerical_centre = self.centre if self.wide is None else numerical()
+
+    def _as_asked(self, precision: Precision) -> Precision:
+        """Return `precision` with the step and the tolerances that the caller chose."""
+        options = self.options
+        return replace(
+            precision,
+            step=precision.step if options.eps is None else options.eps,
+            atol=precision.atol if options.atol is None else options.atol,
+            rtol=precision.rtol if options.rtol is None else options.rtol,
+        )
 
     def _choose_elements(self) -> None:
         """Choose the elements looked at: all, or a sample of large matrices."""
@@ -271,17 +288,45 @@ class State:
             again=lambda: self._nearby(i),
         )
 
+    def compare_narrow(self, narrow: list[Matrix], wide: list[Matrix], how: str) -> None:
+        """Compare analytical matrices in the types of the inputs with those in float64.
+
+        What may differ is what rounding leaves: it follows the type and the size of the numbers.
+        """
+        for i, (own, other) in enumerate(zip(narrow, wide, strict=True)):
+            p = self.precisions[i]
+            for n, row in enumerate(self.pairs):
+                part = self.blocks[n]
+                with np.errstate(all="ignore"):
+                    size = np.abs(other[:, part])
+                    largest = float(size[np.isfinite(size)].max(initial=0.0))
+                    allowed = p.atol + p.rtol * size + 8 * p.epsilon * largest
+                    gap = np.abs(own[:, part] - other[:, part])
+                wrong = ~(gap <= allowed) & np.isfinite(other[:, part])
+                wrong &= size <= _dtype.finfo(row[i].leaf.tensor.dtype).max  # else it overflows
+                if wrong.any():
+                    place = np.unravel_index(int(np.argmax(np.where(wrong, gap, -1))), gap.shape)
+                    row[i].fail(
+                        words.WRONG,
+                        "forward_ad" if how else "jacobian_mismatch",
+                        f"The gradient of {row[i].leaf.name}{how} depends on the type: it is "
+                        f"{own[:, part][place]:.4g} in {row[i].leaf.tensor.dtype!r} and "
+                        f"{other[:, part][place]:.4g} in float64, which agrees with differences.",
+                    )
+
     def _nearby(self, i: int) -> list[Block] | None:
         """Return the comparison at a point nearby, None if the function has no value there."""
         with self._moved():
-            outputs = tensors_in(self.call())
-            chosen = [outputs[n] for n in self.layout.numbers]
-            if not all(out.requires_grad for out in chosen):
-                return None
             centre = self.differences[i].evaluate()
             if not np.isfinite(centre).all():
                 return None
-            reverse = Reverse(chosen, [leaf.tensor for leaf in self.checked], self.layout)
+            if self.wide is not None and self.wide_reverse is not None:
+                found = self.wide.reverse()
+            else:
+                found = self._reverse()
+            if found is None:
+                return None
+            reverse = found
             analytical = reverse.jacobian(self.rows, self.columns).matrices[i]
             blocks = compare(
                 self.differences[i],
@@ -296,6 +341,13 @@ class State:
             )
             return list(blocks)
 
+    def _reverse(self) -> Reverse | None:
+        outputs = tensors_in(self.call())
+        chosen = [outputs[n] for n in self.layout.numbers]
+        if not all(out.requires_grad for out in chosen):
+            return None
+        return Reverse(chosen, [leaf.tensor for leaf in self.checked], self.layout)
+
     @contextmanager
     def _moved(self) -> Iterator[None]:
         """Move all checked inputs a little, and back at the end."""
@@ -305,7 +357,7 @@ class State:
         try:
             for i, leaf in enumerate(self.checked):
                 array = leaf.tensor._array
-                step = 20 * self.precisions[i].step if self.analytical_epsilon == 0 else 0.05
+                step = 20 * self.precisions[i].step if self.wide is None else 0.05
                 size = max(0.01, step) * np.maximum(1, np.abs(array.astype(np.complex128)))
                 shift = rng.choice([-1.0, 1.0], array.shape) * rng.uniform(0.5, 1, array.shape)
                 moved = (array + size * shift).astype(array.dtype)

@@ -1,0 +1,178 @@
+# ruff: noqa: ARG004 - formulas and rules have the signature that the caller uses
+"""Checks that run many gradients or points at once, and those that must not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorplay as tp
+from tensorplay.autograd import Function, grad, gradcheck, gradcheck_report, gradgradcheck
+
+
+def numbers(*shape, dtype=tp.float64):
+    array = np.random.default_rng(1).standard_normal(shape)
+    if dtype.is_complex:
+        array = array + 1j * np.random.default_rng(2).standard_normal(shape)
+    return tp.from_numpy(array).to(dtype).detach().requires_grad_()
+
+
+def counted(function):
+    """Return `function` with a list that grows with every call."""
+    calls = []
+
+    def wrapper(*args):
+        calls.append(None)
+        return function(*args)
+
+    return wrapper, calls
+
+
+class Square(Function):
+    """A formula of a person's own, which counts its calls."""
+
+    backward_calls = 0
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        Square.backward_calls += 1
+        return 2 * g * ctx.saved_tensors[0]
+
+
+def test_built_in_operators_run_for_many_points_at_once():
+    function, calls = counted(lambda x, w: tp.tanh(x @ w))
+    assert gradcheck(function, (numbers(5, 4), numbers(4, 3)))
+    assert len(calls) < 10
+
+
+def test_formulas_of_people_run_for_one_gradient_at_a_time():
+    function, calls = counted(Square.apply)
+    Square.backward_calls = 0
+    assert gradcheck(function, (numbers(6),))
+    assert Square.backward_calls >= 12
+    assert len(calls) >= 12
+
+
+@pytest.mark.parametrize("dtype", [tp.float64, tp.complex128])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * x.flip(0)).sum(0),
+        lambda x: (x @ x.t(), x.sum()),
+        lambda x: tp.stack([x[0], x[1] * 2]).abs(),
+        lambda x: x.reshape(-1)[tp.tensor([0, 3, 3])] * x.exp().sum(),
+    ],
+)
+def test_both_ways_agree(dtype, function):
+    assert gradcheck(function, (numbers(2, 3, dtype=dtype),))
+
+
+def test_functions_that_read_values_are_run_point_by_point():
+    def function(x):
+        return x * x if float(x.detach().sum()) > -1e9 else x
+
+    assert gradcheck(function, (numbers(4),))
+
+
+def test_functions_that_use_what_they_were_not_given():
+    x = numbers(4)
+    assert gradcheck(lambda _: x * x, (x,))
+
+
+def test_functions_that_differentiate_inside():
+    x = numbers(3)
+    assert gradcheck(lambda t: grad((t**3).sum(), t, create_graph=True)[0], (x,))
+    assert gradgradcheck(lambda t: t.exp(), (x,))
+
+
+def test_functions_that_compute_something_else_without_recording():
+    assert gradcheck(lambda t: t * 2 if tp.is_grad_enabled() else t * 3, (numbers(3),))
+
+
+def test_hooks_on_the_graph_are_heard_for_each_gradient():
+    seen = []
+
+    def function(x):
+        y = x * 2
+        if y.requires_grad:
+            y.register_hook(lambda g: seen.append(tuple(g.shape)))
+        return y * 3
+
+    assert gradcheck(function, (numbers(3),))
+    assert set(seen) == {(3,)}
+
+
+def test_a_wrong_hook_is_found():
+    def function(x):
+        y = x * 2
+        if y.requires_grad:
+            y.register_hook(lambda g: g * 1.5)
+        return y
+
+    report = gradcheck_report(function, (numbers(3),))
+    assert report.verdict == "wrong"
+
+
+def test_batched_tangents():
+    class Same(Function):
+        """Its rule for batches forgets a factor."""
+
+        @staticmethod
+        def forward(x):
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.factor = 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.factor
+
+        @staticmethod
+        def jvp(ctx, t):
+            return Factor.apply(t)
+
+    class Factor(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.factor = 2
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.factor
+
+        @staticmethod
+        def vmap(info, in_dims, x):
+            return x * 3, in_dims[0]
+
+    x = numbers(3)
+    flags = {"check_forward_ad": True, "check_batched_forward_grad": True}
+    for function in (tp.sin, lambda t: (t.exp(), t.sum()), lambda t: tp.softmax(t, 0)):
+        assert gradcheck(function, (x,), **flags)
+    report = gradcheck(Same.apply, (x,), raise_exception=False, **flags)
+    assert not report
+    assert report.pairs[0].code == "batched"
+
+
+@pytest.mark.slow
+def test_memory_of_a_large_input_is_bounded():
+    import tracemalloc
+
+    x = tp.from_numpy(np.random.default_rng(0).standard_normal(100_000)).requires_grad_()
+    tracemalloc.start()
+    try:
+        report = gradcheck_report(lambda t: t[:3000] * t[50_000:53_000], (x,))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert report
+    assert any("a sample of" in note for note in report.notes)
+    assert peak < 400e6  # the whole matrix would take 2.4 GB
