@@ -206,7 +206,7 @@ def rand(
     def draw(source: np.random.Generator, shape: tuple[int, ...]) -> Any:
         # Narrow types are drawn in float32 straight away, so that rounding cannot give 1.
         values = source.random(shape, np.float64 if d is _dtype.float64 else np.float32)
-        if d.itemsize == 2:
+        if d.itemsize < 4:
             below_one = 1 - _dtype.finfo(d).eps / 2
             values = np.minimum(values, np.float32(below_one))
         return values
