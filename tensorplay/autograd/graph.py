@@ -356,10 +356,11 @@ class _Running(threading.local):
 class RunningPass:
     """What a hook may ask of the pass that calls it."""
 
-    __slots__ = ("nodes", "number", "useful")
+    __slots__ = ("arrived", "nodes", "useful")
 
     def __init__(self, nodes: Collection[int], useful: set[int] | None) -> None:
-        self.number = next(_sequence)
+        # What hooks on several tensors have so far; it ends with the pass, however that ends.
+        self.arrived: dict[_MultiHook, _Arrived] = {}
         self.nodes = nodes
         self.useful = useful
 
@@ -390,6 +391,16 @@ class _Handles:
         self.remove()
 
 
+class _Arrived:
+    """Gradients that a hook on several tensors has got in one pass, and how many it waits for."""
+
+    __slots__ = ("grads", "missing")
+
+    def __init__(self, count: int, missing: int) -> None:
+        self.grads: list[Tensor | None] = [None] * count
+        self.missing = missing
+
+
 class _MultiHook:
     """Collects gradients of several tensors over one pass."""
 
@@ -397,30 +408,18 @@ class _MultiHook:
         self.nodes = [get_gradient_edge(tensor).node for tensor in tensors]
         self.fn = fn
         self.every = every
-        self.lock = threading.Lock()
-        self.arrived: dict[int, list[Tensor | None]] = {}
-        self.missing: dict[int, int] = {}
 
     def __call__(self, position: int, grad: Tensor) -> None:
         current = running.passes[-1]
-        with self.lock:
-            if current.number not in self.arrived:
-                self._forget_finished()
-                self.arrived[current.number] = [None] * len(self.nodes)
-                reached = sum(current.reaches(node) for node in self.nodes)
-                self.missing[current.number] = reached if self.every else 1
-            self.missing[current.number] -= 1
-            grads = self.arrived[current.number]
-            grads[position] = grad
-            complete = self.missing[current.number] == 0
-        if complete:
-            self.fn(tuple(grads) if self.every else grad)
-
-    def _forget_finished(self) -> None:
-        """Forget the passes that this thread has left, by an exception or in order."""
-        alive = {p.number for p in running.passes}
-        for number in [n for n in self.arrived if n not in alive and n < min(alive)]:
-            del self.arrived[number], self.missing[number]
+        state = current.arrived.get(self)
+        if state is None:
+            reached = sum(current.reaches(node) for node in self.nodes)
+            state = _Arrived(len(self.nodes), reached if self.every else 1)
+            current.arrived[self] = state
+        state.grads[position] = grad
+        state.missing -= 1
+        if state.missing == 0:
+            self.fn(tuple(state.grads) if self.every else grad)
 
 
 def register_multi_grad_hook(

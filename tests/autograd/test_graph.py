@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -106,6 +107,28 @@ def test_multi_grad_hook_after_a_pass_that_failed():
     x.grad = y.grad = None
     (x * y).sum().backward()
     assert [g.item() for g in seen[0]] == [2.0, 1.0]
+
+
+def test_multi_grad_hook_keeps_the_passes_of_two_threads_apart():
+    x, y = leaf(1.0), leaf(2.0)
+    seen = []
+    register_multi_grad_hook((x, y), lambda grads: seen.append([g.item() for g in grads]))
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(_):
+        inside.set()
+        assert go_on.wait(30)
+
+    slow = x * 3
+    slow.register_hook(wait)
+    # The gradient of y, which has arrived when the thread waits, is kept for that pass alone.
+    thread = threading.Thread(target=(slow.sum() + y * 1).sum().backward)
+    thread.start()
+    assert inside.wait(30)
+    (x * 5 + y * 7).sum().backward()
+    go_on.set()
+    thread.join(30)
+    assert seen == [[5.0, 7.0], [3.0, 1.0]]
 
 
 def test_multi_grad_hook_in_mode_any():
