@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +43,7 @@ def check_writable(tensor: Tensor, operator: str, *, written: bool = False) -> N
         raise RuntimeError(message)
     if grad_mode.state.enabled:
         _check_recordable(tensor, operator)
-    array = tensor._array
-    # NumPy gives tensors without elements strides of zero.
-    if array.size and any(
-        step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
-    ):
+    if _meets_itself(tensor._array):
         message = (
             f"[{operator}] argument 'input': expected a tensor whose elements have a place of "
             f"their own, got strides {tensor.stride()} for size {list(tensor.shape)}: more than "
@@ -56,6 +53,26 @@ def check_writable(tensor: Tensor, operator: str, *, written: bool = False) -> N
         raise RuntimeError(message)
     if not written:
         before_write(tensor)
+
+
+def _meets_itself(array: Any) -> bool:
+    """Tell whether two elements may lie at one place, as in broadcast views and sliding windows.
+
+    Sorted by stride, every dimension must step over all that the smaller ones reach. Layouts that
+    break this and yet keep their elements apart come from no view but `as_strided`.
+    """
+    if not array.size:  # NumPy gives arrays without elements strides of zero
+        return False
+    reach = array.itemsize
+    for stride, size in sorted(
+        (abs(s), n) for s, n in zip(array.strides, array.shape, strict=True)
+    ):
+        if size == 1:
+            continue
+        if stride < reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 def _check_recordable(tensor: Tensor, operator: str) -> None:

@@ -197,3 +197,15 @@ def test_retained_gradient_of_a_base_written_through_a_view():
     (y * 3).sum().backward()
     assert y.grad.tolist() == [3.0, 3.0]
     assert x.grad.tolist() == [6.0, 30.0]
+
+
+def test_windows_that_overlap_are_not_written():
+    x = tp.arange(6.0)
+    windows = x.unfold(0, 3, 1)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        windows.add_(1)
+    apart = x.unfold(0, 3, 3)
+    apart.add_(1)
+    assert x.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    for view in (x.reshape(2, 3).t(), x[::2], x[1:1], x[:1]):
+        view.add_(0)
