@@ -229,17 +229,17 @@ class State:
 
     def _choose_elements(self) -> None:
         """Choose the elements looked at: all, or a sample of large matrices."""
-        rng = np.random.default_rng(0)
         sizes = [array.size for array in self.arrays]
         outputs = [self.layout.columns(n) for n in range(len(self.layout.specs))]
         lengths = [s.stop - s.start for s in outputs]
 
         def some(size: int, *, sampled: bool) -> Matrix:
-            if not sampled or size <= _SAMPLED:
+            if rng is None or not sampled or size <= _SAMPLED:
                 return np.arange(size)
             return np.sort(rng.choice(size, _SAMPLED, replace=False))
 
         large = sum(sizes) * sum(lengths) > _MOST_ELEMENTS
+        rng = np.random.default_rng(0) if large else None  # it takes long to make
         self.rows = [some(size, sampled=large) for size in sizes]
         self.columns = [some(size, sampled=large) for size in lengths]
         if large:
@@ -316,7 +316,15 @@ class State:
 
     def _nearby(self, i: int) -> list[Block] | None:
         """Return the comparison at a point nearby, None if the function has no value there."""
-        with self._moved():
+        # At the edge of its domain a function has values on one side, for all elements.
+        for signs in ((-1.0, 1.0), (1.0,), (-1.0,)):
+            found = self._nearby_towards(i, signs)
+            if found is not None:
+                return found
+        return None
+
+    def _nearby_towards(self, i: int, signs: Sequence[float]) -> list[Block] | None:
+        with self._moved(signs):
             centre = self.differences[i].evaluate()
             if not np.isfinite(centre).all():
                 return None
@@ -349,8 +357,8 @@ class State:
         return Reverse(chosen, [leaf.tensor for leaf in self.checked], self.layout)
 
     @contextmanager
-    def _moved(self) -> Iterator[None]:
-        """Move all checked inputs a little, and back at the end."""
+    def _moved(self, signs: Sequence[float]) -> Iterator[None]:
+        """Move all checked inputs a little, in directions out of `signs`, and back at the end."""
         rng = np.random.default_rng(1)
         memory = [*(leaf.tensor._array for leaf in self.checked), *self.arrays]
         kept = [(array, array.copy()) for array in memory]
@@ -359,7 +367,7 @@ class State:
                 array = leaf.tensor._array
                 step = 20 * self.precisions[i].step if self.wide is None else 0.05
                 size = max(0.01, step) * np.maximum(1, np.abs(array.astype(np.complex128)))
-                shift = rng.choice([-1.0, 1.0], array.shape) * rng.uniform(0.5, 1, array.shape)
+                shift = rng.choice(signs, array.shape) * rng.uniform(0.5, 1, array.shape)
                 moved = (array + size * shift).astype(array.dtype)
                 array[...] = moved
                 if self.arrays[i] is not array:
