@@ -1,0 +1,81 @@
+"""What the linker reads belongs to a build as what the compiler reads does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tensorplay.utils import cpp_jit
+from tensorplay.utils.cpp_jit.compile import link_inputs
+
+CALLS = 'extern "C" int value();\nint64_t f() { return value(); }'
+
+
+def make_object(folder: Path, value: int) -> Path:
+    text, target = folder / "part.cpp", folder / "part.o"
+    text.write_text(f'extern "C" int value() {{ return {value}; }}')
+    subprocess.run(["g++", "-fPIC", "-c", str(text), "-o", str(target)], check=True)
+    return target
+
+
+def make_archive(folder: Path, value: int) -> Path:
+    target = folder / "libpart.a"
+    target.unlink(missing_ok=True)
+    subprocess.run(["ar", "rcs", str(target), str(make_object(folder, value))], check=True)
+    return target
+
+
+def through_cflags(folder: Path) -> dict[str, list[str]]:
+    return {"extra_cflags": [str(folder / "part.o")]}
+
+
+def through_ldflags(folder: Path) -> dict[str, list[str]]:
+    return {"extra_ldflags": [str(folder / "part.o")]}
+
+
+def by_name(folder: Path) -> dict[str, list[str]]:
+    return {"extra_ldflags": [f"-L{folder}", "-lpart"]}
+
+
+@pytest.mark.parametrize("files", [False, True], ids=["inline", "files"])
+@pytest.mark.parametrize(
+    ("make", "flags"),
+    [(make_object, through_cflags), (make_object, through_ldflags), (make_archive, by_name)],
+    ids=["object in cflags", "object in ldflags", "archive by name"],
+)
+def test_a_changed_link_input_gives_the_new_code(
+    tmp_path: Path,
+    make: Callable[[Path, int], Path],
+    flags: Callable[[Path], dict[str, list[str]]],
+    files: bool,
+) -> None:
+    def build() -> cpp_jit.Module:
+        if not files:
+            return cpp_jit.load_inline(
+                "links", cpp_sources=CALLS, functions=["f"], **flags(tmp_path)
+            )
+        unit = tmp_path / "unit.cc"
+        unit.write_text(
+            f"#include <tvm/ffi/function.h>\n{CALLS}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(f, f);\n"
+        )
+        return cpp_jit.load("links", cpp_files=[str(unit)], **flags(tmp_path))
+
+    make(tmp_path, 1)
+    first = build()
+    make(tmp_path, 2)
+    second = build()
+    assert (first.f(), second.f()) == (1, 2)
+    assert build().path == second.path
+
+
+def test_flags_that_name_files(tmp_path: Path) -> None:
+    part, script, archive = (tmp_path / n for n in ("part.o", "exports.map", "libpart.a"))
+    for path in (part, script, archive):
+        path.touch()
+    flags = ["-O2", "-L", str(tmp_path), "-lpart", "-lm", str(part), "part.o"]
+    scripted = [f"-Wl,-O1,--version-script={script}", "-l:libpart.a", os.devnull]
+    assert link_inputs([*flags, *scripted]) == (str(part), str(script), str(archive), str(archive))
