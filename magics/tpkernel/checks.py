@@ -7,7 +7,9 @@ run: after a crash that is the last thing known.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -179,7 +181,7 @@ def _gradcheck(
         sample=f"{sample.text}, {', '.join(dict.fromkeys(dtypes.values()))}",
         verdict=str(report.verdict),
         message=str(report.message),
-        pairs=tuple(_pair(p, differentiable) for p in report.pairs),
+        pairs=_pairs(report, spec, differentiable),
         seconds=time.perf_counter() - start,
         notes=tuple(map(str, report.notes)),
     )
@@ -195,9 +197,9 @@ def _pair(pair: Any, names: list[str]) -> PairFacts:
         code=pair.code,
         message=str(pair.message),
         cause=pair.cause,
-        step=float(pair.step),
-        atol=float(pair.atol),
-        rtol=float(pair.rtol),
+        step=_finite_or_none(pair.step),
+        atol=_finite_or_none(pair.atol),
+        rtol=_finite_or_none(pair.rtol),
         worst=None
         if worst is None
         else {
@@ -212,8 +214,54 @@ def _pair(pair: Any, names: list[str]) -> PairFacts:
 
 
 def _number(value: Any) -> float | str:
-    """Return a number as plain data; complex ones as text, which JSON can hold."""
-    return str(complex(value)) if isinstance(value, (complex, np.complexfloating)) else float(value)
+    """Return a number as plain data; what JSON cannot hold (complex, nan, infinite) as text."""
+    if isinstance(value, (complex, np.complexfloating)):
+        return str(complex(value))
+    number = float(value)
+    return number if math.isfinite(number) else repr(number)
+
+
+def _finite_or_none(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+# What the engine says of a gradient that does not fit its input.
+_BAD_SHAPE = re.compile(
+    r"invalid gradient at index (?P<index>\d+) - got \[(?P<got>[\d, ]*)\] but expected shape "
+    r"compatible with \[(?P<want>[\d, ]*)\]"
+)
+
+
+def _pairs(report: Any, spec: OperatorSpec, names: list[str]) -> tuple[PairFacts, ...]:
+    """Return a report's pairs; a gradient of a wrong shape is the matter of its input alone."""
+    pairs = tuple(_pair(p, names) for p in report.pairs)
+    found = _BAD_SHAPE.search(str(report.message))
+    if found is None or int(found["index"]) >= len(spec.inputs):
+        return pairs
+    name = spec.inputs[int(found["index"])].name
+    got, want = (tuple(map(int, re.findall(r"\d+", found[g]))) for g in ("got", "want"))
+    message = f"The gradient of '{name}': expected shape {want}, got {got}."
+    cause = _shape_advice(name, got, want)
+    return tuple(
+        dataclasses.replace(p, code="gradient_shape", message=message, cause=cause)
+        for p in pairs
+        if p.input == name
+    )
+
+
+def _shape_advice(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:
+    """Say what to write so that a gradient gets the shape of its input."""
+    if len(got) == 2 and got[::-1] == want:
+        return f"the formula is transposed. Write (…).T, or {name}.T where it is multiplied"
+    if math.prod(got) == math.prod(want):
+        return f"the formula gives the elements in another shape. Write (…).reshape({name}.shape)"
+    if math.prod(got) < math.prod(want):
+        return (
+            "the formula sums more than it should, such as by .sum() over all elements. Leave "
+            f"the sum out, or write (…).expand({name}.shape)"
+        )
+    return f"a dimension is not summed. Write (…).sum(dim), so that the shape is {name}.shape"
 
 
 def _finite(result: Any) -> bool:

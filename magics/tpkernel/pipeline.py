@@ -15,6 +15,8 @@ from tensorplay.utils import cpp_jit
 from tpkernel.cell import Cell, parse_cell
 from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
+from tpkernel.errors import CellError
+from tpkernel.hints import hints, with_hint
 from tpkernel.kernels import Function, KernelModule, Operator, kernels_of
 from tpkernel.operator import OperatorError, define_operators, operator_source
 from tpkernel.reading import Options, read_cell
@@ -181,16 +183,19 @@ def build_cell(
     """
     start = time.perf_counter()
     cell = parse_cell(request.text, name=request.cell_name, first_line=request.first_line)
-    spec = read_cell(
-        cell,
-        Options(
-            functions=request.functions,
-            namespace=request.name or "cell",
-            copy=request.contiguous == "copy",
-            alias_ok=request.alias_ok,
-            option_line=request.option_line,
-        ),
-    )
+    try:
+        spec = read_cell(
+            cell,
+            Options(
+                functions=request.functions,
+                namespace=request.name or "cell",
+                copy=request.contiguous == "copy",
+                alias_ok=request.alias_ok,
+                option_line=request.option_line,
+            ),
+        )
+    except CellError as problem:
+        raise with_hint(cell, problem) from None
     on_read(cell, spec)
     parsed = time.perf_counter()
     began = time.time()
@@ -227,6 +232,7 @@ def build_cell(
             "load": ready - built,
             "ready": ready - start,
         },
+        findings=hints(cell, spec),
         notes=_notes(spec, once),
         module=module,
     )

@@ -22,15 +22,24 @@ from tpkernel.report import (
     PairFacts,
     Report,
     ValidationRow,
-    verdict_text,
 )
+from tpkernel.summary import (
+    admitted_first,
+    finding_text,
+    opening,
+    problems,
+    tolerance_text,
+    validation_lines,
+    worst_text,
+)
+from tpkernel.verdicts import verdict_text
 
 __all__ = ["code_html", "error_html", "report_html", "report_text"]
 
 # Text of its own on a ground of its own, so that it can be read on light and dark pages.
 _PRE = (
     "background:#f6f8fa;color:#1f2328;padding:6px 8px;border:1px solid #d0d7de;overflow-x:auto;"
-    "line-height:1.4"
+    "line-height:1.4;white-space:pre-wrap;word-break:normal;overflow-wrap:break-word"
 )
 _TABLE = "border-collapse:collapse;margin:4px 0"
 _CELL = "border:1px solid #8c959f;padding:2px 8px;text-align:left;vertical-align:top"
@@ -41,7 +50,7 @@ _CELL = "border:1px solid #8c959f;padding:2px 8px;text-align:left;vertical-align
 
 def report_text(report: Report) -> str:
     """Return a report as text."""
-    lines = [f"{report.cell}: {report.title}"]
+    lines = [f"{report.cell}: {report.title}", *(f"  {p.text}" for p in problems(report))]
     for operator in report.operators:
         if not operator.helper:
             lines += ["", *_operator_text(operator)]
@@ -52,12 +61,15 @@ def report_text(report: Report) -> str:
         for check in report.gradcheck:
             lines += _gradcheck_text(check)
     if report.validation:
-        lines += ["", _validation_title(report), *_validation_text(report.validation)]
+        lines += ["", _validation_title(report)]
+        lines += [f"  {line}" for line in validation_lines(report.validation)]
     if report.findings:
         lines += ["", "findings"]
-        lines += [f"  {f.level}: {_finding_text(f)}" for f in report.findings]
+        lines += [f"  {f.level}: {finding_text(f)}" for f in report.findings]
     lines += ["", *_build_text(report.build), f"  steps   {_steps(report)}"]
     lines += [f"note: {note}" for note in report.notes]
+    if report.validation:
+        lines += ["", *_validation_text(report.validation)]
     return "\n".join(lines)
 
 
@@ -88,42 +100,21 @@ def _guards_text(guards: Iterable[tuple[str, str]]) -> list[str]:
 def _gradcheck_text(check: GradcheckFacts) -> list[str]:
     lines = [f"  {verdict_text(check.verdict)}: {check.operator} on {check.sample}"]
     lines += [f"    output {p.output} by {p.input}: {_pair_text(p)}" for p in check.pairs]
-    if check.message and check.verdict != "ok":
+    if check.message and not check.pairs:
         lines += ["    " + line for line in check.message.splitlines()]
     lines += [f"    note: {note}" for note in check.notes]
     return lines
 
 
 def _pair_text(pair: PairFacts) -> str:
-    text = f"{verdict_text(pair.verdict)}, {_tolerance(pair)}"
-    worst = worst_text(pair)
-    if worst:
-        text += f", {worst}"
+    text = ", ".join(
+        part
+        for part in (verdict_text(pair.verdict), tolerance_text(pair), worst_text(pair))
+        if part
+    )
     if pair.cause:
         text += f". Likely: {pair.cause}"
     return text
-
-
-def _tolerance(pair: PairFacts) -> str:
-    return f"step {pair.step:.3g}, atol {pair.atol:.3g}, rtol {pair.rtol:.3g}"
-
-
-def worst_text(pair: PairFacts) -> str:
-    """Return the worst element of a pair in words, or nothing."""
-    if pair.worst is None:
-        return ""
-    worst = pair.worst
-    at_in = ", ".join(map(str, worst["input_index"]))
-    at_out = ", ".join(map(str, worst["output_index"]))
-    return (
-        f"worst at {pair.input}[{at_in}] → output[{at_out}]: "
-        f"analytical {_value(worst['analytical'])}, numerical {_value(worst['numerical'])}, "
-        f"difference {_value(worst['difference'])}, tolerance {_value(worst['tolerance'])}"
-    )
-
-
-def _value(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def _validation_title(report: Report) -> str:
@@ -134,16 +125,12 @@ def _validation_title(report: Report) -> str:
 
 
 def _validation_text(rows: Sequence[ValidationRow]) -> list[str]:
-    lines = []
-    for row in rows:
+    """Return each combination, those that were refused last."""
+    lines = ["validation, each combination"]
+    for row in admitted_first(rows):
         head = f"  {row.argument} {row.dtype} {row.device} {row.layout}: "
         lines.append(head + row.answer)
     return lines
-
-
-def _finding_text(finding: Finding) -> str:
-    where = f"{finding.check} of {finding.operator}" if finding.operator else finding.check
-    return f"{where}: {finding.message}"
 
 
 def _steps(report: Report) -> str:
@@ -172,18 +159,28 @@ def _diagnostic(facts: DiagnosticFacts) -> str:
 
 def report_html(report: Report) -> str:
     """Return a report as one line of HTML without script or style sheet."""
+    first = opening(report)
+    sections = {
+        "Operator": "".join(
+            [
+                *(
+                    _operator_html(o, opened=first == "Operator" and len(report.operators) < 3)
+                    for o in report.operators
+                    if not o.helper
+                ),
+                *(_function_html(f) for f in report.functions),
+            ]
+        ),
+        "Gradcheck": _gradcheck_html(report) if report.gradcheck else "",
+        "Validation": _validation_html(report) if report.validation else "",
+        "Findings": _findings_html(report.findings) if report.findings else "",
+        "Build": _build_html(report.build, _steps(report)),
+    }
     parts = [
         f"<p><strong>{_e(report.cell)}</strong>: {_e(report.title)}</p>",
-        *(
-            _operator_html(o, opened=len(report.operators) < 3)
-            for o in report.operators
-            if not o.helper
-        ),
-        *(_function_html(f) for f in report.functions),
-        _gradcheck_html(report) if report.gradcheck else "",
-        _findings_html(report.findings) if report.findings else "",
-        _validation_html(report) if report.validation else "",
-        _build_html(report.build, _steps(report)),
+        *(f"<p>{_e(problem.text)}</p>" for problem in problems(report)),
+        sections.pop(first),
+        *sections.values(),
         *(f"<p>Note: {_e(note)}</p>" for note in report.notes),
     ]
     return _one_line(f"<div>{''.join(parts)}</div>")
@@ -260,61 +257,62 @@ def _function_html(facts: FunctionFacts) -> str:
     return _details(f"Function {facts.name}", body)
 
 
+#: Columns of the gradcheck's table: what matters stands where a narrow page still shows it.
+_PAIR_HEADS = (
+    "verdict", "likely cause", "pair", "sample", "worst element", "step and tolerance", "operator",
+)  # fmt: skip
+
+
 def _pair_row(check: GradcheckFacts, pair: PairFacts) -> tuple[str, ...]:
     return (
-        check.operator,
-        check.sample,
-        f"output {pair.output} by {pair.input}",
         verdict_text(pair.verdict) + (f" ({pair.code})" if pair.code else ""),
-        worst_text(pair),
-        _tolerance(pair),
         pair.cause or "",
+        f"output {pair.output} by {pair.input}",
+        check.sample,
+        worst_text(pair),
+        tolerance_text(pair),
+        check.operator,
     )
 
 
 def _gradcheck_messages(check: GradcheckFacts) -> str:
     """Return what the table of pairs does not say."""
     text = ""
-    if not check.pairs or check.verdict != "ok":
+    if not check.pairs:
         verdict = verdict_text(check.verdict)
-        text += f"<p>{_e(verdict)}: {_e(check.operator)} on {_e(check.sample)}</p>"
-        text += _pre(check.message) if check.message else ""
-    return text + "".join(f"<p>Note: {_e(note)}</p>" for note in check.notes)
+        text += f"<p>{_e(verdict)}: {_e(check.operator)} on {_e(check.sample)}. "
+        text += f"{_e(check.message)}</p>"
+    return text
 
 
 def _gradcheck_html(report: Report) -> str:
     checks = report.gradcheck
     rows = [_pair_row(check, pair) for check in checks for pair in check.pairs]
     messages = "".join(_gradcheck_messages(check) for check in checks)
+    notes = dict.fromkeys(note for check in checks for note in check.notes)
+    messages += "".join(f"<p>Note: {_e(note)}</p>" for note in notes)
     worst = verdict_text(report.gradcheck_verdict)
-    heads = (
-        "operator",
-        "sample",
-        "pair",
-        "verdict",
-        "worst element",
-        "step and tolerance",
-        "likely cause",
-    )
-    return _details(f"Gradcheck: {worst}", _table("Gradcheck", heads, rows) + messages)
+    table = _table("Gradcheck", _PAIR_HEADS, rows) if rows else ""
+    return _details(f"Gradcheck: {worst}", table + messages)
 
 
 def _validation_html(report: Report) -> str:
     table = _table(
         "Validation",
-        ("operator", "argument", "dtype", "device", "layout", "answer"),
+        ("argument", "dtype", "device", "layout", "answer", "operator"),
         (
-            (r.operator, r.argument, r.dtype, r.device, r.layout, r.answer)
-            for r in report.validation
+            (r.argument, r.dtype, r.device, r.layout, r.answer, r.operator)
+            for r in admitted_first(report.validation)
         ),
     )
-    opened = report.validation_verdict != "ok"
-    return _details(_validation_title(report).capitalize(), table, opened=opened)
+    lines = "".join(f"<p>{_e(line)}</p>" for line in validation_lines(report.validation))
+    body = lines + _details("Each combination", table, opened=False)
+    return _details(_validation_title(report).capitalize(), body)
 
 
 def _findings_html(findings: Sequence[Finding]) -> str:
-    rows = [(f.level, f.check, f.operator, f.message) for f in findings]
-    return _details("Findings", _table("Findings", ("level", "check", "operator", "message"), rows))
+    rows = [(f.level, f.message, f.check, f.operator) for f in findings]
+    return _details("Findings", _table("Findings", ("level", "message", "check", "operator"), rows))
 
 
 def _build_html(build: BuildFacts, steps: str) -> str:

@@ -7,10 +7,22 @@ rendered by :mod:`tpkernel.render` and :mod:`tpkernel.widget`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from tpkernel.summary import (
+    admitted_first,
+    headlines,
+    opening,
+    problems,
+    tolerance_text,
+    validation_lines,
+    worst_text,
+)
+from tpkernel.verdicts import VERDICTS, is_bad, verdict_text, worst_verdict
 
 __all__ = [
     "VERDICTS",
@@ -26,35 +38,6 @@ __all__ = [
     "verdict_text",
     "worst_verdict",
 ]
-
-
-#: What a verdict is called, from the least to the most serious. Verdicts of checks are compared by
-#: this order and spelled by these words in every form of a report.
-VERDICTS: Mapping[str, str] = {
-    "ok": "✔ pass",
-    "inconclusive": "? inconclusive",
-    "not_differentiable_here": "? not differentiable here",
-    "non_deterministic": "✘ not deterministic",
-    "missing": "✘ no gradient",
-    "wrong": "✘ FAIL",
-    "error": "✘ ERROR",
-}
-_SEVERITY = {verdict: place for place, verdict in enumerate(VERDICTS)}
-_BAD = _SEVERITY["non_deterministic"]
-
-
-def verdict_text(verdict: str) -> str:
-    """Return a verdict with its sign, such as ``✔ pass``."""
-    return VERDICTS.get(verdict, f"✘ {verdict}")
-
-
-def worst_verdict(verdicts: Iterable[str]) -> str:
-    """Return the most serious of some verdicts, or nothing. Unknown ones are the most serious."""
-    return max(verdicts, key=_severity, default="")
-
-
-def _severity(verdict: str) -> int:
-    return _SEVERITY.get(verdict, len(_SEVERITY))
 
 
 @dataclass(frozen=True)
@@ -175,7 +158,15 @@ class ValidationRow:
 
 @dataclass(frozen=True)
 class PairFacts:
-    """One output against one input in a gradcheck."""
+    """One output against one input in a gradcheck.
+
+    Attributes
+    ----------
+    step, atol, rtol
+        What the differences were taken with; None where it did not come to that.
+    worst
+        The worst element: indices, and numbers, which are text where they are not finite.
+    """
 
     output: int
     input: str
@@ -183,9 +174,9 @@ class PairFacts:
     code: str | None
     message: str
     cause: str | None
-    step: float
-    atol: float
-    rtol: float
+    step: float | None
+    atol: float | None
+    rtol: float | None
     worst: Mapping[str, Any] | None
 
 
@@ -258,23 +249,16 @@ class Report:
     def ok(self) -> bool:
         """No gradcheck failed, every operator does as declared, and no finding is an error."""
         verdicts = (self.gradcheck_verdict, self.validation_verdict)
-        return not any(v and _severity(v) >= _BAD for v in verdicts) and not any(
-            f.level == "error" for f in self.findings
-        )
+        return not any(map(is_bad, verdicts)) and not any(f.level == "error" for f in self.findings)
 
     @property
     def title(self) -> str:
         """One line: what, and how it stands."""
         names = [o.name for o in self.operators if not o.helper]
         names += [f.name for f in self.functions]
-        parts = [", ".join(names), self.build.how]
-        if self.gradcheck:
-            parts.append(f"gradcheck {self.gradcheck_verdict}")
-        if self.validation_verdict not in ("", "ok"):
-            parts.append(f"validation {self.validation_verdict}")
-        errors = sum(f.level == "error" for f in self.findings)
-        if errors:
-            parts.append(f"{errors} finding{'s' if errors > 1 else ''}")
+        parts = [", ".join(names), *headlines(self), self.build.how]
+        if self.gradcheck and not is_bad(self.gradcheck_verdict):
+            parts.append(f"gradcheck {self.gradcheck_verdict.replace('_', ' ')}")
         return " · ".join(parts)
 
     @property
@@ -288,7 +272,10 @@ class Report:
         return worst_verdict(r.verdict for r in self.validation)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as nested dicts, lists, strings and numbers."""
+        """Return the report as nested dicts, lists, strings and finite numbers.
+
+        What JSON cannot hold (nan, infinities) is text.
+        """
         plain: dict[str, Any] = _plain(self)
         plain["title"] = self.title
         plain["ok"] = self.ok
@@ -298,10 +285,17 @@ class Report:
             plain[f"{part}_words"] = verdict_text(verdict) if verdict else ""
         for check, facts in zip(self.gradcheck, plain["gradcheck"], strict=True):
             facts["words"] = verdict_text(check.verdict)
-            for pair in facts["pairs"]:
-                pair["words"] = verdict_text(pair["verdict"])
-        for row, facts in zip(self.validation, plain["validation"], strict=True):
-            facts.update(verdict=row.verdict, answer=row.answer)
+            for pair, shown in zip(check.pairs, facts["pairs"], strict=True):
+                shown["words"] = verdict_text(pair.verdict)
+                shown["worst_text"] = worst_text(pair)
+                shown["tolerance_text"] = tolerance_text(pair)
+        plain["opening"] = opening(self)
+        plain["problems"] = _plain(problems(self))
+        plain["validation_lines"] = validation_lines(self.validation)
+        plain["validation"] = [
+            {**_plain(row), "verdict": row.verdict, "answer": row.answer}
+            for row in admitted_first(self.validation)
+        ]
         plain["build"]["command_lines"] = [shlex.join(c) for c in self.build.commands]
         return plain
 
@@ -338,4 +332,6 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
     return value

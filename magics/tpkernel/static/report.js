@@ -25,6 +25,8 @@ function table(caption, heads, rows) {
   );
 }
 
+const folded = (title, ...children) => el("details", {}, el("summary", {}, title), ...children);
+
 function code(title, html, text, status) {
   const pre = el("pre", { class: "tpk-code" });
   pre.innerHTML = html;
@@ -50,19 +52,7 @@ function code(title, html, text, status) {
     },
     "Copy",
   );
-  return el("details", { open: true }, el("summary", {}, title), copy, pre);
-}
-
-const number = (value) => (typeof value === "number" ? Number(value.toPrecision(6)).toString() : String(value));
-
-function worst(pair) {
-  if (!pair.worst) return "";
-  const w = pair.worst;
-  return (
-    `${pair.input}[${w.input_index.join(", ")}] → output[${w.output_index.join(", ")}]: ` +
-    `analytical ${number(w.analytical)}, numerical ${number(w.numerical)}, ` +
-    `difference ${number(w.difference)}, tolerance ${number(w.tolerance)}`
-  );
+  return folded(title, copy, pre);
 }
 
 // What a check found beside its table; every finding also stands in the tab of findings.
@@ -77,8 +67,8 @@ function findingsPanel(facts) {
   return [
     table(
       "Findings",
-      ["level", "check", "operator", "message"],
-      facts.findings.map((f) => [f.level, f.check, f.operator, f.message]),
+      ["level", "message", "check", "operator"],
+      facts.findings.map((f) => [f.level, f.message, f.check, f.operator]),
     ),
   ];
 }
@@ -133,29 +123,29 @@ function gradcheckPanel(facts, model) {
   }
   const rows = facts.gradcheck.flatMap((g) =>
     g.pairs.map((p) => [
-      g.operator,
-      g.sample,
-      `output ${p.output} by ${p.input}`,
       p.words + (p.code ? ` (${p.code})` : ""),
-      worst(p),
-      `step ${number(p.step)}, atol ${number(p.atol)}, rtol ${number(p.rtol)}`,
       p.cause ?? "",
+      `output ${p.output} by ${p.input}`,
+      g.sample,
+      p.worst_text,
+      p.tolerance_text,
+      g.operator,
     ]),
   );
   if (rows.length) {
     parts.push(
       table(
         "Gradcheck",
-        ["operator", "sample", "pair", "verdict", "worst element", "step and tolerance", "likely cause"],
+        // What matters stands where a narrow page still shows it.
+        ["verdict", "likely cause", "pair", "sample", "worst element", "step and tolerance", "operator"],
         rows,
       ),
     );
   }
-  for (const g of facts.gradcheck.filter((x) => x.verdict !== "ok" || !x.pairs.length)) {
-    parts.push(el("p", {}, `${g.words}: ${g.operator} on ${g.sample}`));
-    if (g.message) parts.push(el("pre", { class: "tpk-code" }, g.message));
+  for (const g of facts.gradcheck.filter((x) => !x.pairs.length)) {
+    parts.push(el("p", {}, `${g.words}: ${g.operator} on ${g.sample}. ${g.message}`));
   }
-  for (const g of facts.gradcheck) for (const note of g.notes) parts.push(el("p", {}, `Note: ${note}`));
+  for (const note of new Set(facts.gradcheck.flatMap((g) => g.notes))) parts.push(el("p", {}, `Note: ${note}`));
   const found = findingLines(facts, "gradcheck");
   parts.push(...found);
   if (!facts.gradcheck.length && !found.length) parts.push(el("p", {}, "No gradcheck was run."));
@@ -171,15 +161,8 @@ function validationPanel(facts, model) {
     body.replaceChildren(
       table(
         "Validation",
-        ["operator", "argument", "dtype", "device", "layout", "answer"],
-        rows.map((r) => [
-          r.operator,
-          r.argument,
-          r.dtype,
-          r.device,
-          r.layout,
-          r.answer,
-        ]),
+        ["argument", "dtype", "device", "layout", "answer", "operator"],
+        rows.map((r) => [r.argument, r.dtype, r.device, r.layout, r.answer, r.operator]),
       ),
     );
   };
@@ -193,10 +176,10 @@ function validationPanel(facts, model) {
   const admitted = facts.validation.filter((r) => r.admitted).length;
   return [
     el("p", {}, `${facts.validation_words}, ${admitted} of ${facts.validation.length} combinations admitted`),
-    el("p", {}, el("label", {}, "Show ", select)),
     ...found,
-    body,
-  ].flat();
+    ...facts.validation_lines.map((line) => el("p", {}, line)),
+    folded("Each combination", el("p", {}, el("label", {}, "Show ", select)), body),
+  ];
 }
 
 function buildPanel(facts) {
@@ -218,8 +201,8 @@ function buildPanel(facts) {
   } else {
     parts.push(el("p", {}, "No compiler messages."));
   }
-  parts.push(el("details", {}, el("summary", {}, "Commands"), el("pre", { class: "tpk-code" }, b.command_lines.join("\n"))));
-  if (b.log.trim()) parts.push(el("details", {}, el("summary", {}, "Compiler output"), el("pre", { class: "tpk-code" }, b.log)));
+  parts.push(folded("Commands", el("pre", { class: "tpk-code" }, b.command_lines.join("\n"))));
+  if (b.log.trim()) parts.push(folded("Compiler output", el("pre", { class: "tpk-code" }, b.log)));
   return parts;
 }
 
@@ -227,26 +210,32 @@ function render({ model, el: root }) {
   const id = `tpk-${Math.random().toString(36).slice(2)}`;
   root.classList.add("tpk-report");
   const title = el("div", { class: "tpk-title" });
+  const problems = el("div", { class: "tpk-problems", role: "group", "aria-label": "What failed" });
   const busy = el("div", { class: "tpk-busy", role: "status", "aria-live": "polite" });
   const strip = el("div", { class: "tpk-strip", role: "alert" });
   const tabs = el("div", { role: "tablist", "aria-label": "Report sections", class: "tpk-tabs" });
   const panels = el("div", {});
-  root.append(title, busy, strip, tabs, panels);
+  root.append(title, problems, busy, strip, tabs, panels);
   const status = (text) => {
     busy.textContent = text;
   };
   const sections = ["Operator", "Gradcheck", "Validation", "Findings", "Build"];
   let current = 0;
+  let chosen = false; // by the person: then new facts leave the section alone
 
   const buttons = sections.map((name, i) =>
     el("button", {
       type: "button", role: "tab", id: `${id}-tab-${i}`, "aria-controls": `${id}-panel-${i}`, class: "tpk-tab",
-      onclick: () => choose(i),
+      onclick: () => {
+        chosen = true;
+        choose(i);
+      },
       onkeydown: (event) => {
         const next = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: sections.length - 1 }[event.key];
         if (next === undefined) return;
         event.preventDefault();
         event.stopPropagation();
+        chosen = true;
         choose((next + sections.length) % sections.length, true);
       },
     }, name),
@@ -278,7 +267,9 @@ function render({ model, el: root }) {
     bodies[2].replaceChildren(...validationPanel(facts, model));
     bodies[3].replaceChildren(...findingsPanel(facts));
     bodies[4].replaceChildren(...buildPanel(facts));
-    choose(current);
+    problems.replaceChildren(...facts.problems.map((p) => el("p", { class: `tpk-${p.level}` }, p.text)));
+    problems.hidden = !facts.problems.length;
+    choose(chosen ? current : sections.indexOf(facts.opening));
   }
   function showBusy() {
     busy.textContent = model.get("busy");
