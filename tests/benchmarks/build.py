@@ -9,6 +9,7 @@ ratios are what holds on other machines.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import statistics
@@ -327,6 +328,40 @@ def test_cells_are_built_in_a_fraction_of_the_engines_time(monkeypatch, tmp_path
     ratios = {label: rows[label].processor_ratio for label in limits}
     assert all(ratios[label] <= limits[label] for label in limits), ratios
     assert rows["same cell again"].ours.processor <= 0.010
+
+
+@pytest.mark.benchmark
+@pytest.mark.timeout(1200)
+def test_a_thousand_edits_of_one_cell_neither_slow_down_nor_pile_up(tmp_path):
+    code = """
+import gc, json, resource, sys, time
+from tensorplay.utils import cpp_jit
+from tests.benchmarks.build import SMALL, _processor_seconds
+
+cpp_jit.cache.set_limit(20 * 2**20)
+taken, memory = [], []
+for number in range(1000):
+    start = _processor_seconds()
+    text = f"{SMALL}\\nint64_t f() {{ return {number}; }}"
+    assert cpp_jit.load_inline("edited", cpp_sources=text, functions=["scale", "f"]).f() == number
+    taken.append(_processor_seconds() - start)
+    if number % 100 == 99:
+        gc.collect()
+        cpp_jit.cache.set_limit(20 * 2**20)  # what the background does every few minutes
+        with open("/proc/self/statm") as file:
+            memory.append(int(file.read().split()[1]) * resource.getpagesize())
+cpp_jit.cache.set_limit(20 * 2**20)
+print(json.dumps([taken, memory, cpp_jit.cache.size()]))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment["TENSORPLAY_CACHE_DIR"] = str(tmp_path)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    taken, memory, size = json.loads(done.stdout)
+    early, late = statistics.median(taken[100:300]), statistics.median(taken[-200:])
+    assert late <= 1.3 * early, (early, late)
+    assert memory[-1] - memory[1] <= 8 * 2**20, memory
+    assert size <= 20 * 2**20
 
 
 def main() -> None:

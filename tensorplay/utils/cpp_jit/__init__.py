@@ -23,6 +23,7 @@ from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, BuildError, Missi
 from tensorplay.utils.cpp_jit.inline import build, build_inline, load, load_inline
 from tensorplay.utils.cpp_jit.load import Kernel, Module, load_module, system_lib
 from tensorplay.utils.cpp_jit.nvrtc import Cubin, compile_cubin
+from tensorplay.utils.cpp_jit.report import ToolchainCheck, ToolchainReport, toolchain_report
 
 __all__ = [
     "Build",
@@ -34,6 +35,8 @@ __all__ = [
     "MissingToolError",
     "Module",
     "Source",
+    "ToolchainCheck",
+    "ToolchainReport",
     "build",
     "build_inline",
     "build_source",
@@ -44,4 +47,5 @@ __all__ = [
     "load_inline",
     "load_module",
     "system_lib",
+    "toolchain_report",
 ]

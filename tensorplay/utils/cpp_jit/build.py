@@ -118,10 +118,16 @@ class Build:
 
         try:
             return load_build(self, keep_module_alive)
-        except RuntimeError:
+        except RuntimeError as error:
             if self._again is None:
                 raise
+            self._note_run_time(str(error))
         return load_build(self._again(), keep_module_alive)
+
+    def _note_run_time(self, message: str) -> None:
+        """Link the C++ run time statically from now on if the process has an older one."""
+        compiler = toolchain.find_compiler()
+        toolchain.link_run_time_statically(compiler, self.folder.parents[1], message)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description as plain data."""
@@ -247,6 +253,10 @@ def facts_of(unit: Unit) -> dict[str, Any]:
     generated = scan(unit.generated)
     functions = found.functions
     hidden = bool(found.local_includes)  # what such headers hold is not looked at
+    leaves = found.leaves_pointers or generated.leaves_pointers or hidden
+    # Threads of OpenMP wait in its library, and those of other libraries may too, which would be
+    # unloaded with the last library that needs them.
+    threaded = any("openmp" in flag or "pthread" in flag for flag in unit.cflags)
     names = [function.name for function in functions]
     return {
         "signatures": {
@@ -256,7 +266,7 @@ def facts_of(unit: Unit) -> dict[str, Any]:
         },
         "docs": {name: doc for name, doc in unit.exports.items() if doc},
         "stateful": found.stateful or generated.stateful or hidden,
-        "unloadable": not (found.leaves_pointers or generated.leaves_pointers or hidden),
+        "unloadable": not (leaves or unit.ldflags or threaded),
         "inputs": {
             "the source": digest(unit.source.text),
             "the name or first line of the source": [unit.shown_name, unit.source.first_line],

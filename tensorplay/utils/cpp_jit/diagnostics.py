@@ -18,7 +18,8 @@ Level = Literal["error", "warning", "note"]
 
 _MESSAGE = re.compile(
     r"^(?P<file>(?:[A-Za-z]:)?[^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? "
-    r"(?P<level>fatal error|error|warning|note|sorry, unimplemented|remark): (?P<text>.*)$"
+    r"(?P<level>fatal error|error|warning|note|sorry, unimplemented|remark|optimized|missed): "
+    r"(?P<text>.*)$"
 )
 _CONTEXT = re.compile(
     r"^(?:In file included from |\s+from )?(?P<file>(?:[A-Za-z]:)?[^:\n]*):(?P<line>\d+)"
@@ -38,6 +39,8 @@ _LINKER = re.compile(r"^(?:\S*/)?(?:ld|ld\.\w+|mold|collect2)(?:\.exe)?: (?:erro
 _DRIVER = re.compile(
     r"^(?:\S*/)?(?:\S*g\+\+\S*|\S*clang\S*|cc1plus|c\+\+): (?:fatal )?error: (?P<text>.+)$"
 )
+#: What ``-fopt-info-vec`` of g++ and ``-Rpass`` of clang write: about a line, not about a message.
+_REMARKS = frozenset({"remark", "optimized", "missed"})
 _MAX_SHOWN = 10
 _MAX_LINE = 160
 
@@ -188,6 +191,9 @@ def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
             continue
         if found := _MESSAGE.match(line):
             draft = _from_message(found)
+            if found["level"] in _REMARKS:
+                drafts.append(draft)
+                continue
             if draft.level == "note":
                 _add_note(drafts, draft)
                 continue
@@ -224,11 +230,11 @@ def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
 
 def _from_message(found: re.Match[str]) -> _Draft:
     level = found["level"]
-    level = {"fatal error": "error", "sorry, unimplemented": "error", "remark": "note"}.get(
-        level, level
-    )
+    same = {"fatal error": "error", "sorry, unimplemented": "error"}
+    level = "note" if level in _REMARKS else same.get(level, level)
     column = int(found["column"]) if found["column"] else None
     text = found["text"].replace("tvm::ffi::tensorplay_light::", "tvm::ffi::")
+    text = f"not optimized: {text}" if found["level"] == "missed" else text
     return _Draft(found["file"], int(found["line"]), column, cast("Level", level), text)
 
 

@@ -14,11 +14,14 @@ import json
 import subprocess
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorplay.utils.cpp_jit import toolchain
 from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
+from tensorplay.utils.cpp_jit.resources import jobs
 from tensorplay.utils.cpp_jit.store import (
     Cache,
     FileState,
@@ -151,10 +154,15 @@ def runtime_objects(cache: Cache, compiler: Compiler) -> tuple[Path, ...]:
 
 def _build_runtime(compiler: Compiler, work: Path) -> dict[str, int]:
     flags = (*BASE_FLAGS, "-fvisibility=hidden", "-ffunction-sections", *include_flags())
-    sizes: dict[str, int] = {}
-    for source in sorted(RUNTIME.glob("*.cpp")):
-        target = f"{source.stem}.o"
-        done = run(compiler, (*flags, "-c", str(source), "-o", target), work)
+    toolchain.announce_first_build(compiler)
+    sources = sorted(RUNTIME.glob("*.cpp"))
+
+    def compile_one(source: Path) -> toolchain.ToolResult:
+        return run(compiler, (*flags, "-c", str(source), "-o", f"{source.stem}.o"), work)
+
+    with ThreadPoolExecutor(jobs(len(sources))) as pool:
+        results = list(pool.map(compile_one, sources))
+    for done in results:
         if done.returncode:
             raise BuildError(
                 f"{compiler.command[0]} cannot build the run-time library; its output is in .log. "
@@ -162,8 +170,7 @@ def _build_runtime(compiler: Compiler, work: Path) -> dict[str, int]:
                 log=done.output,
                 commands=(done.command,),
             )
-        sizes[target] = (work / target).stat().st_size
-    return sizes
+    return {f"{s.stem}.o": (work / f"{s.stem}.o").stat().st_size for s in sources}
 
 
 _used: set[Path] = set()

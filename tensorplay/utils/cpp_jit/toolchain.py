@@ -20,11 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError, no_compiler
+from tensorplay.utils.cpp_jit.errors import (
+    BuildCacheWarning,
+    BuildError,
+    MissingToolError,
+    no_compiler,
+)
 
 _CANDIDATES = ("g++", "clang++", "c++")
 _LINKERS = ("mold", "gold", "lld")
@@ -267,20 +273,29 @@ def traits(compiler: Compiler, cache: Path) -> Traits:
 
 @functools.lru_cache(maxsize=16)
 def _traits(compiler: Compiler, cache: Path) -> Traits:
-    # Also what is asked: a file from an earlier version of this module must not answer.
-    asked = "\n".join((compiler.identity, *_LINK_FLAGS, *(f.name for f in fields(Traits))))
-    name = hashlib.sha256(asked.encode()).hexdigest()[:24]
-    file = cache / "compilers" / f"{name}.json"
+    file = _traits_file(compiler, cache)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         known = json.loads(file.read_text("utf-8"))
         return Traits(**{**known, "link_flags": tuple(known["link_flags"])})
     found = _ask(compiler)
+    _keep_traits(compiler, cache, found)
+    return found
+
+
+def _traits_file(compiler: Compiler, cache: Path) -> Path:
+    # Also what is asked: a file from an earlier version of this module must not answer.
+    asked = "\n".join((compiler.identity, *_LINK_FLAGS, *(f.name for f in fields(Traits))))
+    name = hashlib.sha256(asked.encode()).hexdigest()[:24]
+    return cache / "compilers" / f"{name}.json"
+
+
+def _keep_traits(compiler: Compiler, cache: Path, found: Traits) -> None:
+    file = _traits_file(compiler, cache)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(asdict(found), indent=1), "utf-8")
         part.replace(file)
-    return found
 
 
 def _ask(compiler: Compiler) -> Traits:
@@ -304,6 +319,44 @@ def _ask(compiler: Compiler) -> Traits:
         if not _links(compiler, work, flags):
             flags = tuple(flag for flag in flags if _links(compiler, work, (flag,)))
     return Traits(kind, version, linker, flags)
+
+
+#: What a loader says of a library whose C++ run time is newer than the process's.
+_TOO_NEW = re.compile(r"version [`'‘](?:GLIBCXX|CXXABI|GCC)_[\w.]+['’] not found")
+_STATIC = ("-static-libstdc++", "-static-libgcc")
+
+
+def link_run_time_statically(compiler: Compiler, cache: Path, message: str) -> bool:
+    """Note that a compiler's C++ run time is too new for this process, if a loader says so.
+
+    Parameters
+    ----------
+    compiler, cache
+        As for `traits`, whose answer has the flags for static linking from then on.
+    message
+        What the loader said.
+
+    Returns
+    -------
+    bool
+        Whether another build can help.
+    """
+    known = traits(compiler, cache)
+    if not _TOO_NEW.search(message) or known.link_flags[-2:] == _STATIC:
+        return False
+    _keep_traits(compiler, cache, replace(known, link_flags=(*known.link_flags, *_STATIC)))
+    _traits.cache_clear()
+    return True
+
+
+def announce_first_build(compiler: Compiler) -> None:
+    """Say that a first build takes minutes where it does."""
+    if "ziglang" in compiler.command:
+        warnings.warn(
+            "ziglang builds its C++ library before its first use, which takes a minute or two",
+            BuildCacheWarning,
+            stacklevel=2,
+        )
 
 
 def _linker_works(compiler: Compiler, work: Path, linker: str) -> bool:

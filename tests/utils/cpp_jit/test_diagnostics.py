@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensorplay.utils import cpp_jit
+from tensorplay.utils.cpp_jit import store, toolchain
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
 
 
@@ -181,3 +182,25 @@ def test_a_long_line_is_cut_around_the_caret():
     excerpt, caret = text.splitlines()[1:]
     assert len(excerpt) < 200
     assert excerpt[caret.index("^")] == "w"
+
+
+def test_warnings_and_remarks_of_a_build_that_succeeds_are_kept():
+    text = (
+        "void f(tvm::ffi::TensorView x, double by) {\n"
+        "  int unused = 0;\n"
+        "  double* p = static_cast<double*>(x.data_ptr());\n"
+        "  for (int64_t i = 0; i < 1024; ++i) p[i] *= by;\n"
+        "}\n"
+    )
+    kind = toolchain.traits(toolchain.find_compiler(), store.default_cache().root).kind
+    remarks = "-fopt-info-vec-optimized" if kind == "gcc" else "-Rpass=loop-vectorize"
+    flags = ["-Wall", "-O3", remarks]
+    for _ in range(2):  # built, then found
+        built = cpp_jit.build_source(
+            "remarks", cpp_jit.Source(text, "In[4]"), exports=["f"], extra_cflags=flags
+        )
+        levels = {(d.level, d.line) for d in built.diagnostics if d.file == "In[4]"}
+        assert {("warning", 2), ("note", 4)} <= levels
+    remark = next(d for d in built.diagnostics if d.level == "note")
+    assert "vectorized" in remark.message
+    assert remark.source_line == text.splitlines()[3]

@@ -382,3 +382,37 @@ print(mapped() - before, len(os.listdir("/proc/self/task")) - threads, left)
     assert int(grown) <= 0, done.stdout
     assert int(threads) <= 1
     assert left.strip() == "[]"
+
+
+def test_threads_of_openmp_survive_the_cell_that_started_them():
+    code = """
+import gc, time
+from tensorplay.utils import cpp_jit
+
+text = '''
+#include <omp.h>
+int64_t threads() {
+  int64_t count = 0;
+#pragma omp parallel num_threads(4) reduction(+ : count)
+  count += 1;
+  return count;
+}
+'''
+flags = ["-fopenmp"]
+try:
+    module = cpp_jit.load_inline(
+        "omp", cpp_sources=text, functions="threads", extra_cflags=flags, extra_ldflags=flags
+    )
+except cpp_jit.BuildError as error:
+    print("no OpenMP", error)
+else:
+    print(module.threads())
+    del module
+    gc.collect()
+    time.sleep(0.3)
+"""
+    done = run_python(code)
+    if done.stdout.startswith("no OpenMP"):
+        pytest.skip(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "4\n"

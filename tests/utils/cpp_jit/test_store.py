@@ -230,6 +230,30 @@ def test_a_library_that_the_loader_refuses_is_rebuilt_once():
     assert module.f() == 8
 
 
+def test_a_run_time_too_new_for_the_process_is_linked_statically(tmp_path, monkeypatch):
+    wrapper = script(tmp_path / "newer cxx", 'exec c++ "$@"')
+    monkeypatch.setenv("CXX", str(wrapper))
+    load = importlib.import_module("tensorplay.utils.cpp_jit.load")
+    load_build = load.load_build
+
+    def refuse(built: cpp_jit.Build, keep: bool | None) -> cpp_jit.Module:
+        if "-static-libstdc++" not in built.commands[-1]:
+            raise RuntimeError("libstdc++.so.6: version `GLIBCXX_9.9.99' not found (required by k)")
+        return load_build(built, keep)
+
+    monkeypatch.setattr(load, "load_build", refuse)
+    text = '#include <stdexcept>\nvoid f() { throw std::out_of_range("far"); }'
+    first = cpp_jit.build_source("newer", cpp_jit.Source(text), exports=["f"])
+    with pytest.warns(cpp_jit.BuildCacheWarning, match="refused by the loader"):
+        module = first.load()
+    with pytest.raises(IndexError, match="far"):
+        module.f()
+    later = cpp_jit.build_source("newer", source(41), exports=["f"])
+    assert later.commands[-1][-1] != "-static-libstdc++"
+    assert "-static-libstdc++" in later.commands[-1]
+    assert later.load().f() == 41
+
+
 @pytest.mark.parametrize("damage", ["", "{", '{"records": [{}]}', "[]", "\x00\xff"])
 def test_a_damaged_record_is_as_good_as_none(damage):
     text = cpp_jit.Source(f"int64_t f() {{ return 9; }} // {damage!r}")
