@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from tpkernel.cpp_types import bare_type
-from tpkernel.uses import Body, TensorUse, UseReader
+from tpkernel.tensor_use import TensorUse
+from tpkernel.trees import walk
+from tpkernel.uses import Body, UseReader
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -171,6 +173,18 @@ class _Reader:
                 name = self.text(child.child_by_field_name("declarator"))
                 self.aliases[name] = self.text(child.child_by_field_name("type"))
 
+    def local_aliases(self, root: Node) -> None:
+        """Add the names that functions give to types, where one name means one type."""
+        found: dict[str, set[str]] = {}
+        for node in walk(root):
+            if node.type in ("alias_declaration", "type_definition"):
+                own = "name" if node.type == "alias_declaration" else "declarator"
+                name = self.text(node.child_by_field_name(own))
+                found.setdefault(name, set()).add(self.text(node.child_by_field_name("type")))
+        for name, types in found.items():
+            if len(types) == 1:
+                self.aliases.setdefault(name, next(iter(types)))
+
     def template(self, node: Node, namespace: str, internal: bool) -> Iterator[Function]:
         parameters = node.child_by_field_name("parameters")
         names: list[str] = []
@@ -299,6 +313,7 @@ def parse_source(text: str, *, first_line: int = 1) -> Source:
     reader = _Reader(text, first_line)
     root = _parser().parse(reader.data).root_node
     functions = list(reader.functions(root))
+    reader.local_aliases(root)
     uses = UseReader(root, reader.bodies, reader.aliases, reader.text, reader.place)
     done: list[Function] = []
     for function in functions:

@@ -9,7 +9,7 @@ open whether the kernel writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,24 @@ from tpkernel.cpp_types import (
     WRITING_CALLS,
     bare_type,
 )
+from tpkernel.macros import read_macros
+from tpkernel.strides import goes_by_strides
+from tpkernel.tensor_use import Facts, TensorUse
+from tpkernel.trees import (
+    declared,
+    declares,
+    out_of_parentheses,
+    position,
+    returns_reference,
+    walk,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
     from tpkernel.cpp import Parameter
 
-__all__ = ["TensorUse", "UseReader", "walk"]
+__all__ = ["Body", "UseReader"]
 
 _ARITHMETIC = frozenset(
     "+ - * / % < > <= >= == != <=> && || & | ^ << and or bitand bitor xor not_eq".split()  # noqa: SIM905
@@ -42,49 +53,13 @@ _FACTS = frozenset({
     "shape", "size", "sizes", "ndim", "dim", "rank", "numel", "device", "IsContiguous",
     "is_contiguous", "byte_offset", "IsAligned", "defined", "use_count",
 })  # fmt: skip
+_COMPARISONS = frozenset("== != < > <= >= && || and or".split())  # noqa: SIM905
+_STRIDES = frozenset({"stride", "strides"})  # looked at by goes_by_strides
 _MEMORY_FIELDS = frozenset({"data_ptr", "data", "begin", "end"})
 _OWN_MEMORY = re.compile(
     r"(?:\bdata_ptr\s*\(\s*\)|(?:->|\.)\s*data(?:\s*\(\s*\))?|\b(?:m|c|re|aligned_)alloc\s*\(.*\))$",
     re.DOTALL,
 )
-_MACRO = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)(?P<parameters>\([^)]*\))?"
-    r"(?P<body>(?:\\\r?\n|[^\n])*)",
-    re.MULTILINE,
-)
-_TOKEN = re.compile(r"[A-Za-z_]\w*|\.?\d[\w.]*|[<>=!]=|\S")
-_EXPRESSION_SIGNS = frozenset("<= >= == != + - * / % ( ) < > ? : | ! ^ , \\".split())  # noqa: SIM905
-
-
-@dataclass(frozen=True)
-class TensorUse:
-    """How a function's body uses one tensor parameter, as far as it can be followed.
-
-    Attributes
-    ----------
-    dtypes
-        Element types its data pointer is cast to, as dtype names.
-    cast_line
-        Line of the first such cast.
-    checks_dtype
-        The body asks for ``x.dtype()``, so the kernel decides itself.
-    untyped
-        The body reads its memory and nothing says as which type.
-    strided
-        The body asks for strides (or indexes ``x(i, j)`` only), so strided views are admitted.
-    written
-        True, False, or None where it cannot be followed.
-    rank
-        Number of indices in every ``x(i, j)``; None without any.
-    """
-
-    dtypes: tuple[str, ...] = ()
-    cast_line: int | None = None
-    checks_dtype: bool = False
-    untyped: bool = False
-    strided: bool = False
-    written: bool | None = False
-    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,10 +99,8 @@ class UseReader:
         self.text = text
         self.place = place
         whole = text(root)
-        found = list(_MACRO.finditer(whole))
         #: Macros that stand for a value of their arguments, and macros of which nothing is known.
-        self.transparent = {m["name"] for m in found if m["parameters"] and _is_expression(m)}
-        self.opaque = {m["name"] for m in found if not _is_expression(m)}
+        self.transparent, self.opaque = read_macros(whole)
         self.pointers = {
             text(node.child_by_field_name(name))
             for node in walk(root)
@@ -137,19 +110,36 @@ class UseReader:
         self.drops_const = any(self._drops_const(node) for node in walk(root))
         self.references = "reference_wrapper" in whole
 
-    def use(self, body: Body, parameter: str, depth: int = 0) -> TensorUse:
-        """Return how a body uses one of its tensor parameters."""
-        facts = _Facts()
+    def use(
+        self,
+        body: Body,
+        parameter: str,
+        depth: int = 0,
+        templates: Mapping[str, str] | None = None,
+    ) -> TensorUse:
+        """Return how a body uses one of its tensor parameters.
+
+        `templates` says what the template parameters stand for, where a caller has spelled it.
+        """
+        facts = Facts()
         if body.node.has_error or self.drops_const:
             facts.merge_written(None)
+        facts.flat = body.node.has_error
+        follower = Follower(self, body, facts, depth, templates or {})
         for node in walk(body.node):
             if node.type in ("identifier", "type_identifier") and self.text(node) in self.opaque:
                 facts.unknown()
             if node.type == "identifier" and self.text(node) == parameter:
-                _Follower(self, body, facts, depth).tensor(node)
+                facts.mentioned = True
+                follower.tensor(node)
             elif node.type == "type_identifier" and self.text(node) == parameter:
+                facts.mentioned = True
                 facts.unknown()
-        return facts.result()
+        if parameter and not facts.mentioned:
+            facts.merge_written(None)  # a macro of a header or of a flag may hold the mention
+            facts.flat = True
+            facts.opaque_cast |= bool(self.opaque)
+        return facts.result(facts.memory and goes_by_strides(body.node, parameter, self.text))
 
     def resolve(self, cpp_type: str) -> str:
         """Follow the text's own aliases of a type."""
@@ -204,15 +194,23 @@ class UseReader:
         return _OWN_MEMORY.search(value.strip()) is None
 
 
-class _Follower:
+class Follower:
     """Follows one tensor parameter through one body."""
 
-    def __init__(self, reader: UseReader, body: Body, facts: _Facts, depth: int) -> None:
+    def __init__(
+        self,
+        reader: UseReader,
+        body: Body,
+        facts: Facts,
+        depth: int,
+        templates: Mapping[str, str],
+    ) -> None:
         self.reader = reader
         self.text = reader.text
         self.body = body
         self.facts = facts
         self.depth = depth
+        self.templates = templates
 
     # -- the tensor itself --------------------------------------------------------------------
 
@@ -242,32 +240,101 @@ class _Follower:
         call = member.parent
         called = call is not None and call.type == "call_expression"
         if name in _MEMORY_FIELDS:
-            facts.flat = True
+            facts.memory = True
             self.data(call if called and call is not None else member)
-        elif name in ("stride", "strides"):
-            facts.strides = True
-        elif name == "dtype":  # compared or taken apart, not only handed on to an allocation
-            outer = call.parent if called and call is not None else call
-            facts.checks_dtype |= outer is not None and outer.type != "argument_list"
-        elif name not in _FACTS:
+        elif name == "dtype":
+            facts.checks_dtype |= self.is_judged(call if called and call is not None else member)
+        elif name not in _FACTS and name not in _STRIDES:
             facts.unknown()
+
+    def is_judged(self, value: Node) -> bool:
+        """Whether a dtype is compared or branched on, not only handed on to an allocation."""
+        while True:
+            value = out_of_parentheses(value)
+            parent = value.parent
+            if parent is None or parent.type != "field_expression":
+                break
+            value = parent  # its code, bits or lanes
+        kind = parent.type if parent is not None else ""
+        if parent is None:
+            return False
+        if kind == "binary_expression":
+            return self.text(parent.child_by_field_name("operator")) in _COMPARISONS
+        if kind in ("init_declarator", "assignment_expression"):
+            target = parent.child_by_field_name(
+                "declarator" if kind == "init_declarator" else "left"
+            )
+            bound = target is not None and target.type == "structured_binding_declarator"
+            names = target.named_children if bound and target is not None else [declared(target)]
+            return any(self.is_judged_later(name) for name in names if name is not None)
+        if kind == "cast_expression":
+            return self.is_judged(parent)
+        if kind == "argument_list" and parent.parent is not None:
+            called = self.callee(parent)
+            call = parent.parent
+            return (
+                re.search(r"(?i)check|assert|dispatch|expect|require", called) is not None
+                or (called in ("static_cast", "int") and self.is_judged(call))
+                or (
+                    call.parent is not None
+                    and out_of_parentheses(call).parent is not None
+                    and self.is_condition(out_of_parentheses(call))
+                )
+            )
+        return self.is_condition(value)
+
+    def is_judged_later(self, name: Node) -> bool:
+        """Whether a variable that holds a dtype, or a part of one, is compared somewhere."""
+        key = "dtype of " + self.text(name)
+        if key in self.facts.followed:
+            return False
+        self.facts.followed.add(key)
+        return any(
+            self.is_judged(node)
+            for node in walk(self.body.node)
+            if node.type == "identifier" and node != name and self.text(node) == self.text(name)
+        )
+
+    def is_condition(self, value: Node) -> bool:
+        """Whether an expression decides what runs."""
+        parent = value.parent
+        if parent is None:
+            return False
+        if parent.type == "unary_expression":
+            return self.text(parent.child_by_field_name("operator")) in ("!", "not")
+        if parent.type == "binary_expression":
+            return self.text(parent.child_by_field_name("operator")) in _COMPARISONS
+        return parent.type == "condition_clause" or (
+            parent.type == "conditional_expression"
+            and parent.child_by_field_name("condition") == value
+        )
 
     def handed_on(self, node: Node, arguments: Node) -> None:
         """Follow a tensor handed to another function of the cell; elsewhere nothing is known."""
         name = self.callee(arguments).split("::")[-1]
         if name in ("IsContiguous", "GetDataSize") and name not in self.reader.bodies:
             return
-        index = _index(node, arguments)
+        index = position(node, arguments)
         bodies = self.reader.bodies.get(name, ())
         if self.depth >= 4 or not bodies or any(index >= len(b.parameters) for b in bodies):
             self.facts.unknown()
             return
+        call = arguments.parent
+        spelled = self.text(call.child_by_field_name("function") if call is not None else None)
+        given = [self.element(t) for t in spelled.partition("<")[2].removesuffix(">").split(",")]
         for body in bodies:
-            self.facts.merge(self.reader.use(body, body.parameters[index].name, self.depth + 1))
+            name = body.parameters[index].name
+            templates = dict(zip(body.templates, given, strict=False))
+            self.facts.merge(self.reader.use(body, name, self.depth + 1, templates))
+
+    def element(self, cpp_type: str) -> str:
+        """Resolve an element type through aliases and what template parameters stand for."""
+        bare = self.reader.resolve(cpp_type)
+        return self.templates.get(bare, bare)
 
     def data(self, node: Node) -> None:
         """Follow the data pointer: its cast, then what is done through it."""
-        node = _out_of_parentheses(node)
+        node = out_of_parentheses(node)
         parent = node.parent
         cast = ""
         if parent is not None and parent.type == "argument_list" and parent.parent is not None:
@@ -280,7 +347,12 @@ class _Follower:
                 cast, node = found[1].strip(), parent.parent
         elif parent is not None and parent.type == "cast_expression":
             cast, node = self.text(parent.child_by_field_name("type")).strip(), parent
-        element = self.reader.resolve(cast.rstrip("*& ").removesuffix("const"))
+        elif parent is not None and parent.type == "init_declarator":
+            name = declared(parent.child_by_field_name("declarator"))
+            if name is not None and self.untyped(name):
+                return
+        cast = self.reader.aliases.get(cast, cast)
+        element = self.element(cast.rstrip("*& ").removesuffix("const"))
         if cast.endswith("*") and element in CPP_TO_DTYPE:
             self.facts.add_cast(CPP_TO_DTYPE[element], self.reader.place(node)[0])
         else:
@@ -288,12 +360,27 @@ class _Follower:
         if not _to_const(cast):
             self.pointer(node)
 
+    def untyped(self, name: Node) -> bool:
+        """Follow ``void* p = x.data_ptr();`` to the casts of ``p``; False for anything else."""
+        declaration = name.parent
+        while declaration is not None and declaration.type != "declaration":
+            declaration = declaration.parent
+        kind = self.text(declaration.child_by_field_name("type") if declaration else None)
+        text = self.text(name)
+        if kind not in ("void", "auto") or f"data of {text}" in self.facts.followed:
+            return False
+        self.facts.followed.add(f"data of {text}")
+        for node in walk(self.body.node):
+            if node.type == "identifier" and node != name and self.text(node) == text:
+                self.data(node)
+        return True
+
     # -- pointers to its memory ---------------------------------------------------------------
 
     def pointer(self, node: Node) -> None:
         """Record what is done through a pointer-valued expression."""
         while True:
-            node = _out_of_parentheses(node)
+            node = out_of_parentheses(node)
             parent = node.parent
             if parent is None:
                 self.facts.merge_written(None)
@@ -318,7 +405,7 @@ class _Follower:
             return self.written(parent)
         if kind == "init_declarator":
             declarator = parent.child_by_field_name("declarator")
-            name = _declared(declarator)
+            name = declared(declarator)
             if name is None or declarator is None:
                 return None
             kind = self.text(parent.parent.child_by_field_name("type")) if parent.parent else ""
@@ -366,7 +453,7 @@ class _Follower:
         name = self.callee(arguments)
         if _cast_to_const(self.text(call.child_by_field_name("function")) if call else ""):
             return False
-        index = _index(node, arguments)
+        index = position(node, arguments)
         bodies = self.reader.bodies.get(name.split("::")[-1])
         if bodies is not None:
             known = all(
@@ -391,7 +478,7 @@ class _Follower:
                 continue
             if node.type == "type_identifier":
                 self.facts.merge_written(self.as_type(node))
-            elif node.type == "identifier" and not _declares(node):
+            elif node.type == "identifier" and not declares(node):
                 self.pointer(node)
 
     def as_type(self, node: Node) -> bool | None:
@@ -413,7 +500,7 @@ class _Follower:
     def written(self, element: Node) -> bool | None:
         """Whether an element such as ``a[i]`` is stored to; None unless it is known."""
         while True:
-            element = _out_of_parentheses(element)
+            element = out_of_parentheses(element)
             parent = element.parent
             if parent is None:
                 return None
@@ -445,7 +532,7 @@ class _Follower:
         if kind == "argument_list":
             return self.element_argument(element, parent)
         if kind == "return_statement":
-            return None if _returns_reference(parent, self.text) else False
+            return None if returns_reference(parent, self.text) else False
         if kind == "field_expression":
             return self.element_member(parent)
         return None
@@ -490,7 +577,7 @@ class _Follower:
             return None
         if name in self.reader.transparent:
             return self.written(call)
-        index = _index(element, arguments)
+        index = position(element, arguments)
         local = self.lambdas(name)
         if local:
             return self.lambda_argument(local, index)
@@ -528,7 +615,7 @@ class _Follower:
             node.child_by_field_name("value") or node
             for node in walk(self.body.node)
             if node.type == "init_declarator"
-            and self.text(_declared(node.child_by_field_name("declarator"))) == name
+            and self.text(declared(node.child_by_field_name("declarator"))) == name
         ]
 
     def lambda_argument(self, values: Sequence[Node], index: int) -> bool | None:
@@ -565,95 +652,6 @@ class _Follower:
         return self.text(callee).partition("<")[0].strip()
 
 
-class _Facts:
-    """What the mentions of one parameter add up to."""
-
-    def __init__(self) -> None:
-        self.dtypes: dict[str, int] = {}
-        self.checks_dtype = False
-        self.opaque_cast = False
-        self.strides = False
-        self.flat = False
-        self.ranks: set[int] = set()
-        self.is_written: bool | None = False
-        self.followed_strided = False
-        self.followed: set[str] = set()
-
-    def add_cast(self, dtype: str, line: int) -> None:
-        self.dtypes.setdefault(dtype, line)
-
-    def merge_written(self, written: bool | None) -> None:
-        if written is True or self.is_written is True:
-            self.is_written = True
-        elif written is None:
-            self.is_written = None
-
-    def merge(self, use: TensorUse) -> None:
-        for dtype in use.dtypes:
-            self.add_cast(dtype, use.cast_line or 0)
-        self.checks_dtype |= use.checks_dtype
-        self.opaque_cast |= use.untyped
-        self.merge_written(use.written)
-        if use.strided:
-            self.followed_strided = True
-        else:
-            self.flat = True
-
-    def unknown(self) -> None:
-        self.merge_written(None)
-        self.flat = True
-        self.opaque_cast = True
-
-    def result(self) -> TensorUse:
-        indexed = bool(self.ranks) or self.followed_strided
-        untouched = not self.flat and not indexed and not self.strides
-        return TensorUse(
-            dtypes=() if self.opaque_cast else tuple(self.dtypes),
-            cast_line=min(self.dtypes.values()) if self.dtypes else None,
-            checks_dtype=self.checks_dtype,
-            untyped=self.opaque_cast and not self.checks_dtype,
-            strided=self.strides or untouched or (indexed and not self.flat),
-            written=self.is_written,
-            rank=next(iter(self.ranks)) if len(self.ranks) == 1 else None,
-        )
-
-
-def _is_expression(macro: re.Match[str]) -> bool:
-    """Whether a macro is arithmetic on literals and on its own parameters, and nothing else."""
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", macro["body"], flags=re.DOTALL)
-    if "++" in text or "--" in text:
-        return False
-    known = set(re.findall(r"\w+", macro["parameters"] or "")) | VALUE_CALLS | {"std"}
-    before = "("
-    for part in _TOKEN.findall(text):
-        number = part.lstrip(".")[:1].isdigit()
-        if not (number or part in known or part in _EXPRESSION_SIGNS):
-            return False
-        if part == "*" and before in _EXPRESSION_SIGNS - {")"}:
-            return False  # through a pointer
-        before = part
-    return True
-
-
-def walk(node: Node) -> Iterator[Node]:
-    """All descendants in the order of the text."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        yield current
-        stack.extend(reversed(current.children))
-
-
-def _index(node: Node, arguments: Node) -> int:
-    return [c.start_byte for c in arguments.named_children].index(node.start_byte)
-
-
-def _out_of_parentheses(node: Node) -> Node:
-    while node.parent is not None and node.parent.type == "parenthesized_expression":
-        node = node.parent
-    return node
-
-
 def _to_const(cpp_type: str) -> bool:
     """Whether a type is a pointer or reference through which nothing can be written."""
     return bool(
@@ -664,43 +662,3 @@ def _to_const(cpp_type: str) -> bool:
 def _cast_to_const(function: str) -> bool:
     found = re.fullmatch(r"(?:static_cast|reinterpret_cast)\s*<(.*)>", function, re.DOTALL)
     return found is not None and _to_const(found[1])
-
-
-def _declared(declarator: Node | None) -> Node | None:
-    """Return the identifier that a declarator declares."""
-    while declarator is not None and declarator.type != "identifier":
-        inner = [c for c in declarator.named_children if c.type.endswith(("declarator", "fier"))]
-        declarator = declarator.child_by_field_name("declarator") or (inner[0] if inner else None)
-        if declarator is not None and declarator.type == "type_qualifier":
-            declarator = inner[-1] if inner[-1].type != "type_qualifier" else None
-    return declarator
-
-
-def _declares(node: Node) -> bool:
-    """Whether an identifier only gives a variable its name, as in ``float* q;``."""
-    parent = node.parent
-    while parent is not None and parent.type.endswith("declarator"):
-        if parent.type == "init_declarator":
-            return parent.child_by_field_name("value") != node
-        if parent.child_by_field_name("declarator") != node and parent.type == "array_declarator":
-            return False
-        node, parent = parent, parent.parent
-    return parent is not None and parent.type in ("declaration", "parameter_declaration")
-
-
-def _returns_reference(statement: Node, text: Callable[[Node | None], str]) -> bool:
-    """Whether the function or lambda around a return statement hands out a reference."""
-    node = statement.parent
-    while node is not None and node.type not in ("lambda_expression", "function_definition"):
-        node = node.parent
-    if node is None:
-        return True
-    body = node.child_by_field_name("body")
-    declarator = node.child_by_field_name("declarator")
-    if node.type == "function_definition" and declarator is not None:
-        kind = text(node.child_by_field_name("type"))
-        return declarator.type == "reference_declarator" or "&" in kind or "decltype" in kind
-    if declarator is None or body is None:
-        return False  # a lambda without a declared result returns by value
-    trailing = [c for c in declarator.named_children if c.type == "trailing_return_type"]
-    return any(re.search(r"[&*]|decltype", text(c)) for c in trailing)

@@ -9,6 +9,7 @@ import tensorplay as tp
 import tpkernel
 from tpkernel.cell import parse_cell
 from tpkernel.reading import Options, read_cell
+from tpkernel.spec import Argument
 
 POINTER = "float* p = static_cast<float*>(x.data_ptr()); "
 CONSTANT = "const float* p = static_cast<const float*>(x.data_ptr()); "
@@ -173,6 +174,120 @@ def test_results_by_reference():
         "static float& at(tvm::ffi::TensorView y) { return static_cast<float*>(y.data_ptr())[0]; }"
     )
     assert writes("at(x) = 3;", text) is None
+
+
+VIEWS = "template <class T> void f(tp::In<T> x, tp::Out<T> out) {{ {} }}"
+PLAIN = "void f(tvm::ffi::TensorView x, int64_t n, double c) {{ {} }}"
+
+
+def argument(text: str, name: str = "x") -> Argument:
+    (kernel,) = (k for k in read_cell(parse_cell(text), Options()).kernels if k.name == "f")
+    return next(a for a in kernel.arguments if a.name == name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#define X(i) x[i]\n" + VIEWS.format("out[0] = X(0) + x(1);"),
+        "#define X x\n" + VIEWS.format("out[0] = X[0];"),
+        '#include "mine.h"\n' + VIEWS.format("out[0] = X(0);"),
+        VIEWS.format("(void)x.stride(0); for (int64_t i = 0; i < 9; ++i) out[i] = x[i];"),
+        VIEWS.format("out[0] = x.operator[](0) + x(0);"),
+        VIEWS.format("auto* p = x.data(); out[0] = p[3] + x(0);"),
+        PLAIN.format(POINTER + 'std::printf("%ld", x.stride(0)); c = p[n];'),
+        PLAIN.format(POINTER + "if (x.stride(0) == 1) c = p[n];"),
+        PLAIN.format(POINTER + "auto* row = p + n * x.stride(0); c = row[n];"),
+        PLAIN.format(POINTER + "for (; n; --n) c += *p++; c += p[x.stride(0)];"),
+        PLAIN.format(POINTER + "c = std::accumulate(p, p + n, 0.0) + p[x.stride(0)];"),
+        PLAIN.format(CONSTANT + "auto v = x; c = p[n * x.stride(0)] + elsewhere(v);"),
+    ],
+)
+def test_strides_are_admitted_only_where_every_access_goes_by_them(text):
+    assert argument(text).contiguous
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        VIEWS.format("out[0] = x(0) + x.size(0);"),
+        VIEWS.format("out[0] = x.data()[3 * x.stride(0)];"),
+        PLAIN.format(POINTER + "c = p[n * x.stride(0)];"),
+        PLAIN.format(POINTER + "auto s = x.strides(); c = p[n * s[0] + n * s[1]] + p[0];"),
+        PLAIN.format(POINTER + "const int64_t s = x.stride(0); c = *(p + n * s);"),
+        PLAIN.format(CONSTANT + "const int64_t s = x.stride(0); for (; n; --n, p += s) c += *p;"),
+        PLAIN.format(CONSTANT + "int64_t at = 0; at += n * x.stride(0); c = p[at];"),
+        PLAIN.format(CONSTANT + "int64_t s[2]; s[0] = x.stride(0); c = p[n * s[0]];"),
+        PLAIN.format(
+            CONSTANT + "auto at = [&](int64_t i) { return i * x.stride(0); }; c = p[at(n)];"
+        ),
+        PLAIN.format(
+            CONSTANT + "if (x.stride(1) != 1) throw 1; auto* row = p + n * x.stride(0); c = row[n];"
+        ),
+    ],
+)
+def test_strides_are_admitted_where_the_kernel_goes_by_them(text):
+    assert not argument(text).contiguous
+
+
+def test_a_parameter_without_a_visible_mention_may_be_written():
+    text = "#define XD static_cast<float*>(x.data_ptr())\n" + PLAIN.format("XD[0] = 1;")
+    x = argument(text)
+    assert (x.writes, x.contiguous, x.untyped) == (None, True, True)
+    x = argument(PLAIN.format("c = n;"))
+    assert (x.writes, x.contiguous) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "DLDataType dt = x.dtype(); auto t = make(dt);",
+        "auto t = tvm::ffi::Tensor::FromEnvAlloc(Alloc, x.shape(), x.dtype(), x.device());",
+        "DLDataType dt; dt = x.dtype(); auto t = make(dt); (void)dt.bits;",
+        "int bits = x.dtype().bits; c = bits;",
+    ],
+)
+def test_a_dtype_that_is_only_handed_on_leaves_the_guard(use):
+    assert argument(PLAIN.format(POINTER + use + " c = p[0];")).dtypes == ("float32",)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "if (x.dtype().bits != 32) throw 1;",
+        "DLDataType dt = x.dtype(); if (dt.code != kDLFloat) throw 1;",
+        "auto [code, bits, lanes] = x.dtype(); if (bits != 32) throw 1;",
+        "switch (x.dtype().code) { default: break; }",
+        "TVM_FFI_ICHECK(x.dtype() == make());",
+        "TVM_FFI_ICHECK_EQ(x.dtype().bits, 32);",
+        "if (is_float(x.dtype())) c = 1;",
+        "if (!is_float(x.dtype())) throw 1;",
+        "int bits = int(x.dtype().bits); c = bits == 32 ? 1 : 2;",
+    ],
+)
+def test_a_kernel_that_looks_at_the_dtype_decides_itself(use):
+    assert argument(PLAIN.format(POINTER + use + " c = p[0];")).dtypes == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "void* p = x.data_ptr(); c = ((float*)p)[0];",
+        "auto p = x.data_ptr(); c = static_cast<const float*>(p)[0];",
+        "using F = float; c = ((F*)x.data_ptr())[0];",
+        "using FP = float*; c = ((FP)x.data_ptr())[0];",
+        "typedef float F; F* p = static_cast<F*>(x.data_ptr()); c = p[0];",
+        "c = P<float>(x)[0];",
+        "c = Q<double, float>(x)[0];",
+    ],
+)
+def test_casts_are_followed_through_names(body):
+    text = (
+        "template <typename T> static T* P(tvm::ffi::TensorView a) "
+        "{ return static_cast<T*>(a.data_ptr()); }\n"
+        "template <typename S, typename T> static T* Q(tvm::ffi::TensorView a) "
+        "{ return P<T>(a); }\n"
+    )
+    assert argument(text + PLAIN.format(body)).dtypes == ("float32",)
 
 
 TIE = """\
