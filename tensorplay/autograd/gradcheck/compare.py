@@ -121,7 +121,7 @@ class _Comparison:
             wrong, vague = self.wrong(part), self.vague(part)
             failing = [int(r) for r in np.nonzero((wrong | vague).any(axis=1))[0]]
             todo = [r for r in failing if r not in self.refined]
-            certain = wrong & ~vague & ~self.kinks(part)
+            certain = self.certain(part)
             if not todo or any(certain[r].any() for r in failing if r in self.refined):
                 return
             excess = self.excess(part)
@@ -129,11 +129,35 @@ class _Comparison:
             found = self.differences.refine(self.indices[row], self.centre)
             self.refined[row] = found
             values, noise = found.values[self.columns], found.noise[self.columns]
-            # The ladder may do worse than the usual step; the smaller error bound is taken.
-            better = ~(noise >= self.noise[row]) | self.wrong(slice(None))[row]
+            # The ladder may do worse than the usual step: the smaller error bound is taken, but
+            # that of a single step knows nothing of curvature.
+            better = ~(noise >= self.noise[row])
+            if not self.differences.careful:
+                better |= self.wrong(slice(None))[row]
             self.numerical[row] = np.where(better, values, self.numerical[row])
             self.noise[row] = np.where(better, noise, self.noise[row])
             self._kept.clear()
+
+    @_quiet
+    def certain(self, part: slice) -> npt.NDArray[np.bool_]:
+        """Return where the analytical value is wrong beyond doubt."""
+        kinks = self.kinks(part)
+        analytical, finite = self.analytical[:, part], self.finite(part)
+        # Where a slope is infinite, the formula gives 0 times infinity for the other outputs.
+        excused = ~np.isfinite(analytical) & np.any(kinks | ~finite, axis=1, keepdims=True)
+        nonsense = ~np.isfinite(analytical) & finite
+        found = (self.wrong(part) & ~self.vague(part) & ~kinks) | nonsense
+        result: npt.NDArray[np.bool_] = found & ~excused & self._has_value(part)
+        return result
+
+    def finite(self, part: slice) -> npt.NDArray[np.bool_]:
+        """Return where there is a numerical value."""
+        result: npt.NDArray[np.bool_] = np.isfinite(self.numerical[:, part]) & self._has_value(part)
+        return result
+
+    def _has_value(self, part: slice) -> npt.NDArray[np.bool_]:
+        """Return where the function itself is finite: a pole has slopes on both sides."""
+        return np.isfinite(self.centre[self.columns[part]])
 
     def kinks(self, part: slice) -> npt.NDArray[np.bool_]:
         found = np.zeros(self.analytical[:, part].shape, np.bool_)
@@ -202,7 +226,8 @@ def compare(
 _MESSAGES = {
     "not_differentiable": (
         "The function is not differentiable at this point: the slopes to the left and to the "
-        "right differ."
+        "right differ, or grow without bound as the step shrinks: a corner, a jump, a vertical "
+        "slope or an edge of the domain."
     ),
     "not_finite": (
         "The function is not finite around this point, so there is nothing to compare with. "
@@ -222,11 +247,10 @@ def _judge(comparison: _Comparison, part: slice) -> tuple[str, str | None]:
     if not (wrong | vague).any():
         return words.OK, None
     kinks = comparison.kinks(part)
-    finite = np.isfinite(comparison.numerical[:, part])
-    nonsense = ~np.isfinite(comparison.analytical[:, part]) & finite
-    if (wrong & ~vague & ~kinks).any() or nonsense.any():
+    finite = comparison.finite(part)
+    if comparison.certain(part).any():
         return words.WRONG, None
-    if (wrong & kinks).any():
+    if ((wrong | vague) & kinks).any():
         return words.NOT_DIFFERENTIABLE, "not_differentiable"
     if not finite.all():
         return words.INCONCLUSIVE, "not_finite"

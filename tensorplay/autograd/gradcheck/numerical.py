@@ -210,6 +210,18 @@ class Refined:
     right: Vector
 
 
+def _at_edge(
+    centre: Vector, left: Sequence[Vector], right: Sequence[Vector]
+) -> npt.NDArray[np.bool_]:
+    """Tell where the function has values at the point and on one side of it only."""
+    before, after = np.isfinite(np.stack(left)), np.isfinite(np.stack(right))
+    one_sided = (before.all(axis=0) & ~after.any(axis=0)) | (
+        after.all(axis=0) & ~before.any(axis=0)
+    )
+    result: npt.NDArray[np.bool_] = np.isfinite(centre) & one_sided
+    return result
+
+
 # Steps of the ladder relative to the usual one.
 _LADDER = tuple(4.0**k for k in range(-3, 5))
 _USUAL = 3  # position of the usual step
@@ -436,7 +448,20 @@ class Differences:
         far = np.abs(right[rung + _KINK_SPAN] - left[rung + _KINK_SPAN])
         visible = 8 * floor / width[rung] + self.precision.rtol * np.abs(values)
         kink = (near > far / 2) & (near > visible + self.precision.atol)
+        kink |= self._unbounded(table, width, rounding) | _at_edge(centre, left, right)
         return Refined(values, noise, kink, left[rung], right[rung])
+
+    @staticmethod
+    def _unbounded(table: Vector, width: Vector, rounding: Vector) -> npt.NDArray[np.bool_]:
+        """Tell where the slope grows with every smaller step: at a jump or a vertical slope.
+
+        A function that is coarser than its type shows that too, but at the small end alone.
+        """
+        change = np.abs(table) * width
+        size = np.abs(table)
+        grows = np.all(size[:-1] >= 1.5 * size[1:], axis=0)
+        result: npt.NDArray[np.bool_] = grows & (change.min(axis=0) > 100 * rounding)
+        return result
 
     def _value(self, index: tuple[int, ...]) -> complex:
         value = self.array[index]
