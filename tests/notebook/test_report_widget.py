@@ -63,7 +63,13 @@ def test_the_validation_table_can_be_filtered(lab: LabBrowser) -> None:
         tab.run_all()
         report = tab.output(1)
         report.get_by_role("tab", name="Validation").click()
-        table = report.get_by_role("tabpanel", name="Validation").get_by_role("table")
+        panel = report.get_by_role("tabpanel", name="Validation")
+        expect(panel).to_contain_text("x: admitted: float32, float64 on cpu, meta")
+        expect(panel).to_contain_text("refused: 13 dtypes, e.g. TypeError: [mylib::softplus]")
+        table = panel.get_by_role("table")
+        expect(table).to_be_hidden()
+        panel.get_by_text("Each combination").click()
+        expect(table).to_be_visible()
         expect(table).to_contain_text("got int64 on cpu")
         report.get_by_label("Show combinations").select_option("admitted")
         expect(table).not_to_contain_text("got int64 on cpu")
@@ -75,7 +81,10 @@ def test_copied_source_reaches_the_clipboard(lab: LabBrowser) -> None:
     with lab.open(report_notebook()) as tab:
         tab.run_all()
         tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        tab.output(1).get_by_role("button", name="Copy Generated wrapper").click()
+        button = tab.output(1).get_by_role("button", name="Copy Generated wrapper")
+        expect(button).to_be_hidden()  # source is folded until it is asked for
+        tab.output(1).get_by_text("Generated wrapper", exact=True).click()
+        button.click()
         expect(tab.output(1).get_by_role("status")).to_have_text("Generated wrapper copied")
         copied = tab.page.evaluate("navigator.clipboard.readText()")
         assert "kernels.softplus(x, beta, out)" in copied
@@ -122,4 +131,69 @@ def test_a_kernel_that_hangs_under_check_shows_its_progress_and_then_a_finding(
         report = tab.output(1)
         expect(report).to_contain_text("no answer within 3 s")
         expect(tab.output(2)).to_contain_text("2")
+        assert tab.problems == []
+
+
+WRONG = SOFTPLUS.replace("grad * sig", "2 * grad * sig")
+CRASHED = SOFTPLUS.replace("  for", "  *(volatile int*)0 = 1;\n  for")
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+@pytest.mark.parametrize(
+    ("name", "text", "section", "words"),
+    [
+        ("wrong", WRONG, "Gradcheck", "Likely: off by a constant factor"),
+        ("crashed", CRASHED, "Findings", "SIGSEGV"),
+        ("unwritten", SOFTPLUS.replace("i = 0", "i = 1"), "Findings", "not fully written"),
+    ],
+)
+def test_a_failing_report_opens_on_what_failed_and_says_it_first(
+    lab: LabBrowser, theme: str, name: str, text: str, section: str, words: str
+) -> None:
+    notebook = notebook_of("%load_ext tensorplay", f"%%tpkernel\n{text}")
+    with lab.open(notebook, theme=theme) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        expect(report.get_by_role("tab", name=section)).to_have_attribute("aria-selected", "true")
+        failed = report.get_by_role("group", name="What failed")
+        expect(failed).to_contain_text(words)
+        tab.screenshot(f"report-{name}-{theme.rsplit(maxsplit=1)[-1].lower()}")
+        report.get_by_role("tab", name="Operator").click()
+        expect(failed).to_be_visible()
+        assert tab.problems == []
+
+
+def test_on_a_narrow_page_verdict_and_likely_cause_are_visible(lab: LabBrowser) -> None:
+    notebook = notebook_of("%load_ext tensorplay", f"%%tpkernel\n{WRONG}")
+    with lab.open(notebook) as tab:
+        before = tab.page.viewport_size
+        tab.page.set_viewport_size({"width": 800, "height": 900})
+        try:
+            tab.run_all()
+            report = tab.output(1)
+            table = report.get_by_role("table", name="Gradcheck")
+            edge = report.bounding_box()
+            assert edge is not None
+            for head in ("verdict", "likely cause"):
+                box = table.get_by_role("columnheader", name=head).bounding_box()
+                assert box is not None
+                assert box["x"] + box["width"] <= edge["x"] + edge["width"]
+            failed = report.get_by_role("group", name="What failed")
+            assert failed.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
+            tab.screenshot("report-narrow")
+        finally:
+            if before is not None:
+                tab.page.set_viewport_size(before)
+        assert tab.problems == []
+
+
+def test_a_panel_is_as_tall_as_its_text(lab: LabBrowser) -> None:
+    with lab.open(report_notebook()) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        panel = report.get_by_role("tabpanel", name="Operator")
+        for title in ("Generated wrapper", "Fake kernel", "Gradient"):
+            panel.locator("summary", has_text=title).click()
+        assert panel.evaluate("node => node.scrollHeight <= node.clientHeight + 1")
+        tab.screenshot("report-ok-open")
         assert tab.problems == []
