@@ -129,10 +129,10 @@ class PrimitiveNode(Node):
         node._saved = {}
         return node
 
-    def save_results(self, outs: tuple[Tensor, ...]) -> None:
-        """Save the results, if a formula reads them."""
+    def save_results(self, outs: tuple[Tensor, ...], *, own: bool = True) -> None:
+        """Save the results, if a formula reads them; `own` if this node is their history."""
         if self.primitive.saves(self._wanted)[1]:
-            kept = [SavedTensor(out, number) for number, out in enumerate(outs)]
+            kept = [SavedTensor(out, number if own else None) for number, out in enumerate(outs)]
             self._saved["out"] = kept if len(outs) > 1 else kept[0]
 
     def name(self) -> str:

@@ -87,7 +87,8 @@ def _by_vjp(
     with grad_mode.enable_grad():
         node = PrimitiveNode(primitive, (), plain, wanted)
         node.outputs = [spec_of(out) if out._dtype.is_differentiable else None for out in outs]
-        node.save_results(outs)
+        # With the history that they have: the tangent may be differentiated again.
+        node.save_results(outs, own=False)
         cotangents = [
             None if spec is None else wrap(np.zeros(spec.shape, spec.dtype.numpy)).requires_grad_()
             for spec in node.outputs

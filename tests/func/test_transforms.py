@@ -192,6 +192,8 @@ def test_jacrev_in_chunks():
         lambda v: tp.softmax(v, 0)[0] * v.prod(),
         lambda v: (v[:, None] * v).sigmoid().sum() + v.square().sum().sqrt(),
         lambda v: (tp.log_softmax(v * v, 0) * v).mean(),
+        lambda v: (v * v).norm() * v.sum(),
+        lambda v: tp.logsumexp(v * v, 0) * v.mean(),
     ],
 )
 def test_hessians_in_all_ways(outer, inner, function):
