@@ -1,4 +1,4 @@
-"""What a cell probably means and does not say: gradients that are there under another name.
+"""What a cell probably means and does not say: gradients under another name, dtypes of nothing.
 
 Nothing here changes what is built. Each hint is a warning or a note of the report.
 """
@@ -12,7 +12,7 @@ from typing import Literal
 from tpkernel.cell import Cell
 from tpkernel.errors import CellError
 from tpkernel.report import Finding
-from tpkernel.spec import CellSpec, OperatorSpec
+from tpkernel.spec import CellSpec, KernelSpec, OperatorSpec
 
 __all__ = ["hints", "with_hint"]
 
@@ -25,7 +25,7 @@ _NEAR = 0.85
 
 
 def hints(cell: Cell, spec: CellSpec) -> tuple[Finding, ...]:
-    """Return hints about the gradients of a cell's operators.
+    """Return hints about a cell's gradients, and about arguments whose dtype nothing guards.
 
     Parameters
     ----------
@@ -39,6 +39,8 @@ def hints(cell: Cell, spec: CellSpec) -> tuple[Finding, ...]:
         if not operator.helper:
             found += _misnamed(cell, spec, operator)
             found += _incomplete(operator)
+    for kernel in spec.kernels:
+        found += _unguarded(kernel)
     return tuple(found)
 
 
@@ -91,6 +93,18 @@ def _like_backward(name: str, operator: str) -> bool:
         return True
     rest = plain.removeprefix(base).strip("_")
     return rest != plain and difflib.SequenceMatcher(None, rest, "backward").ratio() >= _NEAR
+
+
+def _unguarded(kernel: KernelSpec) -> Iterator[Finding]:
+    """Find tensors whose memory is read and of which nothing says as what."""
+    for argument in kernel.arguments:
+        if argument.untyped and not argument.dtypes:
+            message = (
+                f"no dtype guard on '{argument.name}': nothing says which dtype it may have, so "
+                f"any is admitted. Write static_cast<float*>({argument.name}.data_ptr()), or "
+                f"tp::In<float> {argument.name}; or declare dtypes: in front matter."
+            )
+            yield Finding("guards", kernel.title, "warning", message, code="no_dtype_guard")
 
 
 def _incomplete(operator: OperatorSpec) -> Iterator[Finding]:

@@ -30,6 +30,14 @@ def _shortened(problem: Exception, title: str) -> Exception:
     return mark_short(problem.with_traceback(None))
 
 
+def _share(result: tp.Tensor, given: tp.Tensor | np.ndarray[Any, Any]) -> bool:
+    array = given.detach().numpy() if isinstance(given, tp.Tensor) else given
+    try:
+        return bool(np.shares_memory(result.detach().numpy(), array, max_work=10_000))
+    except np.exceptions.TooHardError:  # the extents do overlap
+        return True
+
+
 def _plain(args: tuple[Any, ...]) -> bool:
     """Whether no argument needs a second look; the common case, decided without a table."""
     for value in args:
@@ -68,6 +76,9 @@ class Function:
         self.__signature__ = make_signature(
             (a.name, spec.defaults.get(a.name, EMPTY), False) for a in spec.arguments
         )
+        self._written = tuple(
+            i for i, a in enumerate(spec.arguments) if a.kind == "tensor" and a.writes is not False
+        )
         #: Values of parameters that a call may leave out.
         self._defaults = {
             p.name: p.default
@@ -88,7 +99,7 @@ class Function:
         ValueError
             Shapes, strides, devices or writability that the kernel cannot take.
         RuntimeError
-            A tensor that requires grad while grad mode is on.
+            A tensor that requires grad while grad mode is on; a kernel that returns its argument.
         """
         arguments = self.spec.arguments
         try:
@@ -96,9 +107,35 @@ class Function:
                 args = self._bound(args, kwargs)
             if self._copies or not _plain(args):
                 args = tuple(self._prepared(a, v) for a, v in zip(arguments, args, strict=True))
-            return self._call(*args)
+            result = self._call(*args)
         except _GUARDED as problem:
+            if not str(problem).startswith(f"[{self.spec.title}]"):  # the kernel had begun
+                self._count_writes(args)
             raise _shortened(problem, self.spec.title) from None
+        if self._written:
+            self._count_writes(args)
+        if result is not None and type(result) not in _SCALARS and not self.spec.alias_ok:
+            self._refuse_given(result, args)
+        return result
+
+    def _count_writes(self, args: tuple[Any, ...]) -> None:
+        """Tell autograd that the tensors which the kernel writes, or may write, have changed."""
+        for position in self._written:
+            if position < len(args) and isinstance(args[position], tp.Tensor):
+                args[position]._bump_version()
+
+    def _refuse_given(self, result: Any, args: tuple[Any, ...]) -> None:
+        """Refuse a result on the memory of an argument: it would count its own versions."""
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        for made in (r for r in results if isinstance(r, tp.Tensor)):
+            for argument, value in zip(self.spec.arguments, args, strict=True):
+                if isinstance(value, (tp.Tensor, np.ndarray)) and _share(made, value):
+                    message = (
+                        f"[{self.spec.title}] result: expected memory of its own, got that of "
+                        f"argument '{argument.name}'. Return a new tensor, or return void and let "
+                        f"the caller use {argument.name}."
+                    )
+                    raise RuntimeError(message)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         spec = self.spec

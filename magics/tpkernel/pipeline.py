@@ -332,13 +332,6 @@ def _notes(spec: CellSpec, once: float) -> tuple[str, ...]:
     )
     notes = [first] if once else []
     notes += [f"{name} is not bound: {reason}." for name, reason in spec.skipped]
-    notes += [
-        f"{kernel.title}: nothing says which dtype argument '{argument.name}' may have, so any is "
-        "admitted. Cast its data_ptr(), check its dtype(), or declare dtypes: in front matter."
-        for kernel in spec.kernels
-        for argument in kernel.arguments
-        if argument.untyped and not argument.dtypes
-    ]
     if spec.functions and not spec.operators:
         notes.append(
             "Bound as plain functions. For an operator with a gradient, declare it in front "

@@ -133,6 +133,48 @@ def test_a_tensor_that_requires_grad_has_two_ways_in(add1):  # B037
     assert out.tolist() == [2.0] * 4
 
 
+def test_a_kernel_that_writes_a_tensor_counts_as_a_change_in_place(add1):
+    w = tp.ones(4, requires_grad=True)
+    x = tp.ones(4)
+    y = (w * x).sum()
+    version = x._version
+    add1(tp.zeros(4), x)
+    assert x._version == version + 1
+    with pytest.raises(RuntimeError, match="modified"):
+        y.backward()
+    with pytest.raises(TypeError):
+        add1(tp.zeros(4).double(), x)
+    assert x._version == version + 1
+
+
+def test_a_kernel_that_may_write_or_stops_midway_counts_as_a_change_in_place():
+    text = (
+        "#include <stdexcept>\n"
+        "void half(tvm::ffi::TensorView x) { float* p = static_cast<float*>(x.data_ptr());\n"
+        '  p[0] = 7; throw std::runtime_error("stopped"); }\n'
+        "#define P static_cast<float*>(x.data_ptr())\n"
+        "void hidden(tvm::ffi::TensorView x) { P[0] = 7; }\n"
+    )
+    module = tpkernel.build(text, "midway", checks=False).module
+    x = tp.ones(2)
+    version = x._version
+    module.hidden(x)
+    with pytest.raises(RuntimeError, match="stopped"):
+        module.half(x)
+    assert x._version == version + 2
+
+
+def test_a_kernel_that_returns_its_argument_is_refused():  # B044
+    text = "tvm::ffi::Tensor same(tvm::ffi::Tensor x) { return x; }"
+    same = tpkernel.build(text, checks=False).module.same
+    for x in (tp.ones(3), np.ones(3, np.float32), tp.ones(3)[1:]):
+        message = refusal(same, x, kind=RuntimeError)
+        assert message.startswith("[same] result: expected memory of its own, got that of argument")
+        assert "'x'" in message
+    free = tpkernel.build(text, allow_alias=True, checks=False).module.same
+    assert free(tp.ones(3)).tolist() == [1.0] * 3
+
+
 def test_outputs_share_no_memory_with_inputs(add1):
     x = np.zeros(8, np.float32)
     assert "shared with argument 'x'" in refusal(add1, x, x)
