@@ -84,7 +84,10 @@ def _export(kernel: KernelSpec) -> str:
             entries = ", ".join(_dim(entry, symbols) for entry in rule.entries)
             if rank:
                 lines.append(f"static const tp_dim {dims}[] = {{{entries}}};")
-        variable = variables.index(argument.variable) if argument.variable in variables else -1
+        named = argument.variable
+        if argument.kind == "float":  # a number of template type must fit the tensors' dtype
+            named = bare_type(argument.cpp_type)
+        variable = variables.index(named) if named in variables else -1
         rows.append(
             f"    {{{_text(argument.name)}, {_text(argument.cpp_type)}, {_KINDS[argument.kind]}, "
             f"{-1 if rank is None else rank}, {_dtype_bits(argument.dtypes)}, "

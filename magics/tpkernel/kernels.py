@@ -33,7 +33,8 @@ def _shortened(problem: Exception, title: str) -> Exception:
 def _share(result: tp.Tensor, given: tp.Tensor | np.ndarray[Any, Any]) -> bool:
     array = given.detach().numpy() if isinstance(given, tp.Tensor) else given
     try:
-        return bool(np.shares_memory(result.detach().numpy(), array, max_work=10_000))
+        # NumPy's stubs know -1 and 0 only
+        return bool(np.shares_memory(result.detach().numpy(), array, max_work=10_000))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:  # the extents do overlap
         return True
 

@@ -251,6 +251,7 @@ class CellReader:
             name=parameter.name,
             kind=kind,
             cpp_type=parameter.type,
+            dtypes=("float32",) if self.resolve(parameter.type) == "float" else (),
             low=low,
             high=high,
             because=f"C++ type {parameter.type}" if kind == "int" else "",

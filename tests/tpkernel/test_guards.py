@@ -175,6 +175,60 @@ def test_a_kernel_that_returns_its_argument_is_refused():  # B044
     assert free(tp.ones(3)).tolist() == [1.0] * 3
 
 
+ADDK = """\
+/*---
+op: q::addk(Tensor x, float k) -> Tensor
+dtypes: [bool, uint8, int32, int64, float32, float64]
+---*/
+template <typename T> void addk(tp::In<T> x, T k, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i] + k;
+}
+"""
+
+
+def test_a_number_of_template_type_fits_the_dtype_of_the_tensors():
+    addk = tpkernel.build(ADDK, checks=False).module.addk
+    for dtype, bad in {
+        tp.uint8: [-1.0, 256, 0.5],
+        tp.int32: [2.5, float("nan"), 2.0**40, -(2.0**31) - 1, float("inf")],
+        tp.int64: [2.0**63, -(2.0**64)],
+        tp.float32: [1e300, -1e39],
+        tp.bool: [2.0],
+    }.items():
+        for k in bad:
+            text = refusal(addk, tp.zeros(2, dtype=dtype), k)
+            assert text.startswith(
+                f"[q::addk] argument 'k': expected a number that {dtype.name}, as T is here, can "
+                "hold, got "
+            )
+            assert "float64" in text
+    for dtype, good in {
+        tp.uint8: [0, 255.0],
+        tp.int32: [-(2.0**31), 2.0**31 - 1],
+        tp.int64: [-(2.0**63), 2.0**62, 7],
+        tp.float32: [0.1, float("inf"), 3e38],
+        tp.float64: [1e300],
+    }.items():
+        for k in good:
+            assert addk(tp.zeros(2, dtype=dtype), k).tolist()[0] == pytest.approx(k, rel=1e-6)
+
+
+def test_a_number_of_type_float_must_not_become_infinite():
+    text = (
+        "using real = float;\n"
+        "double plain(real a) { return a; }\n"
+        "void view(tp::InOut<float> x, float a) { x[0] = a; }\n"
+    )
+    module = tpkernel.build(text, "narrow", checks=False).module
+    for call in (module.plain, lambda v: module.view(tp.zeros(1), v)):
+        message = refusal(call, 1e300)
+        assert "argument 'a': expected a number that float32 can hold, got 1" in message
+        assert "double" in message
+        call(1e38)
+        call(float("inf"))
+    assert module.plain(0.5) == 0.5
+
+
 def test_outputs_share_no_memory_with_inputs(add1):
     x = np.zeros(8, np.float32)
     assert "shared with argument 'x'" in refusal(add1, x, x)

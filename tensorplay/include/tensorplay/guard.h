@@ -67,9 +67,10 @@ struct tp_guard_arg {
   const char* type;     // the C++ parameter type, for messages about integer range
   int32_t kind;         // tp_kind
   int32_t rank;         // -1: any
-  uint32_t dtypes;      // bit set of tp_dtype; 0: any
+  uint32_t dtypes;      // bit set of tp_dtype; 0: any. A number must fit the one that is set
   uint32_t flags;       // tp_flag
-  int32_t variable;     // which dtype variable (template parameter) it binds; -1: none
+  int32_t variable;     // which dtype variable (template parameter) it binds; -1: none. A number
+                        // must fit the dtype that the tensors have bound
   int32_t like;         // index of an earlier argument whose shape it must have; -1: none
   int64_t low;          // admitted integers, both ends included
   int64_t high;

@@ -1,6 +1,8 @@
 // Table-driven argument guards; see tensorplay/guard.h. Compiled once into the run-time library.
 #include <tensorplay/guard.h>
 
+#include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -302,6 +304,51 @@ int check_scalar(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& valu
   }
 }
 
+// Whether an element of a dtype can be this number: integers have to be whole and in range, and a
+// finite number must not become infinite. Rounding is what floats are for.
+bool holds(int32_t dtype, const TVMFFIAny& value) {
+  const bool whole = value.type_index != kTVMFFIFloat;
+  const double number = whole ? static_cast<double>(value.v_int64) : value.v_float64;
+  int bits = 0;
+  bool is_signed = true;
+  switch (dtype) {
+    case TP_DTYPE_BOOL: return number == 0 || number == 1;
+    case TP_DTYPE_UINT8: bits = 8, is_signed = false; break;
+    case TP_DTYPE_INT8: bits = 8; break;
+    case TP_DTYPE_UINT16: bits = 16, is_signed = false; break;
+    case TP_DTYPE_INT16: bits = 16; break;
+    case TP_DTYPE_UINT32: bits = 32, is_signed = false; break;
+    case TP_DTYPE_INT32: bits = 32; break;
+    case TP_DTYPE_UINT64: bits = 64, is_signed = false; break;
+    case TP_DTYPE_INT64: bits = 64; break;
+    case TP_DTYPE_FLOAT16: return !std::isfinite(number) || std::fabs(number) < 65520.0;
+    case TP_DTYPE_BFLOAT16:
+    case TP_DTYPE_FLOAT32:
+    case TP_DTYPE_COMPLEX64:
+      return !std::isfinite(number) || std::isfinite(static_cast<float>(number));
+    default: return true;
+  }
+  if (whole && bits == 64) return is_signed || value.v_int64 >= 0;
+  const double end = std::ldexp(1.0, is_signed ? bits - 1 : bits);
+  return number == std::trunc(number) && number < end && number >= (is_signed ? -end : 0.0);
+}
+
+int unheld(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value, int32_t dtype) {
+  char got[32];
+  if (value.type_index == kTVMFFIFloat)
+    std::snprintf(got, sizeof got, "%.17g", value.v_float64);
+  else
+    std::snprintf(got, sizeof got, "%lld", static_cast<long long>(value.v_int64));
+  const std::string name = kDtypeNames[dtype];
+  const bool varies = a->variable >= 0;
+  const std::string why = varies ? ", as " + std::string(a->type) + " is here," : "";
+  return fail("ValueError",
+              where(g, a) + "expected a number that " + name + why + " can hold, got " + got + ". " +
+                  (varies ? "Pass tensors of a dtype that holds it, such as float64, or declare "
+                            "the parameter double in the cell."
+                          : "Declare the parameter double in the cell if such values are meant."));
+}
+
 int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uint32_t admitted,
                 const std::string& because) {
   const std::string name = a->name;
@@ -482,6 +529,14 @@ int tp_rt_guard(const tp_guard* g, const TVMFFIAny* args, int32_t num_args, tp_v
     if (views) fill_view(g, a, t, &views[tensors]);
     ++tensors;
     written += (a->flags & TP_FLAG_WRITES) != 0;
+  }
+  for (int32_t i = 0; i < num_args; ++i) {
+    const tp_guard_arg* a = &g->args[i];
+    if (a->kind != TP_KIND_FLOAT) continue;
+    int32_t dtype = -1;
+    if (a->variable >= 0 && codes) dtype = codes[a->variable];
+    if (a->variable < 0 && a->dtypes) dtype = __builtin_ctz(a->dtypes);
+    if (dtype >= 0 && !holds(dtype, args[i])) return unheld(g, a, args[i], dtype);
   }
   return written && tensors > 1 ? check_aliases(g, args) : 0;
 }
