@@ -92,7 +92,7 @@ def _document(magic: Any) -> None:
         magic.__doc__.replace("  %tpkernel", "  %%tpkernel")
         + "\nkeys of the front matter, a first comment /*--- … ---*/ that holds YAML:\n"
         + keys
-        + "\n"
+        + "\n\neach with an example: docs/cells.md of the project\n"
     )
 
 

@@ -252,6 +252,7 @@ class Worker:
                     "Extension modules",
                     "Stack",
                     "Python runtime state",
+                    "!!!!!!!",  # the engine's banner, which says no more than the signal
                 )
             )
         ]
