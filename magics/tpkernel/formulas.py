@@ -9,7 +9,7 @@ for backward, and nothing else.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tpkernel.errors import did_you_mean
@@ -44,8 +44,15 @@ class Formula:
 
 class _Resolver(ast.NodeTransformer):
     def __init__(
-        self, values: Collection[str], kernels: Collection[str], grads: Collection[str]
+        self,
+        values: Collection[str],
+        kernels: Collection[str],
+        grads: Collection[str],
+        strict: Collection[str],
+        instead: Mapping[str, str],
     ) -> None:
+        self.strict = set(strict)
+        self.instead = instead
         self.values = set(values)
         self.kernels = set(kernels)
         self.grads = set(grads)
@@ -68,12 +75,45 @@ class _Resolver(ast.NodeTransformer):
         elif name not in _BUILTINS:
             known = [*self.values, *self.grads, *self.kernels]
             near = did_you_mean(name, [*known, *_tensor_functions()])
+            if name in self.instead:
+                near = f"; write '{self.instead[name]}'."
             message = (
                 f"unknown name '{name}'{near} Names here: "
                 f"{', '.join([*sorted(known), 'tensor functions'])}."
             )
             raise ValueError(message)
         return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if node.attr.endswith("_") and not node.attr.startswith("_"):
+            message = (
+                f"'{node.attr}' changes a tensor in place, and the caller still has it; write "
+                f"'{node.attr[:-1]}'"
+            )
+            raise ValueError(message)
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if any(k.arg == "out" for k in node.keywords):
+            message = "out= writes into a tensor that the caller has; write the expression itself"
+            raise ValueError(message)
+        strict = isinstance(node.func, ast.Name) and node.func.id in self.strict
+        made = self.generic_visit(node)
+        if strict:  # gradients arrive expanded or transposed
+            node.args = [a if isinstance(a, ast.Starred) else _contiguous(a) for a in node.args]
+            for keyword in node.keywords:
+                keyword.value = _contiguous(keyword.value)
+        return made
+
+    def visit_Await(self, node: ast.Await) -> ast.AST:
+        message = "'await' cannot stand in a formula; write the expression itself"
+        raise ValueError(message)
+
+    def visit_Yield(self, node: ast.Yield | ast.YieldFrom) -> ast.AST:
+        message = "'yield' cannot stand in a formula; write the expression itself"
+        raise ValueError(message)
+
+    visit_YieldFrom = visit_Yield  # noqa: N815  (the name that ast looks for)
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         for generator in node.generators:
@@ -89,6 +129,17 @@ class _Resolver(ast.NodeTransformer):
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
         message = "':=' cannot stand in a formula; write the expression itself"
         raise ValueError(message)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _contiguous(value: ast.expr) -> ast.expr:
+    if isinstance(value, ast.Constant):
+        return value
+    function = ast.Attribute(ast.Name("rules", ast.Load()), "_contiguous", ast.Load())
+    return ast.Call(function, [value], [])
 
 
 def _tensor_functions() -> list[str]:
@@ -114,6 +165,8 @@ def read_formula(
     values: Sequence[str],
     grads: Sequence[str],
     kernels: Sequence[str] = (),
+    strict: Collection[str] = (),
+    instead: Mapping[str, str] | None = None,
 ) -> Formula:
     """Check a formula and resolve its names.
 
@@ -127,22 +180,32 @@ def read_formula(
         Names of incoming gradients: ``grad``, or ``grad_<output>`` for several outputs.
     kernels
         Kernels of the cell that may be called.
+    strict
+        Those that refuse strided tensors, so that the formula makes them contiguous.
+    instead
+        Names that mean nothing here, and what is meant: ``{"out": "result"}``.
 
     Raises
     ------
     ValueError
         No expression, or a name that means nothing; the message names the nearest.
     """
+    resolver = _Resolver(values, kernels, grads, strict, instead or {})
     try:
         tree = ast.parse(text.strip(), mode="eval")
+        resolved = ast.fix_missing_locations(resolver.visit(tree))
+        source = ast.unparse(resolved)
+        compile(source, "<formula>", "eval")
     except SyntaxError as problem:
-        message = f"'{text}' is no Python expression: {problem.msg}"
+        what = problem.msg.replace("parentheses", "parts")
+        message = f"'{_short(text)}' is no Python expression: {what}"
         raise ValueError(message) from None
-    resolver = _Resolver(values, kernels, grads)
-    resolved = ast.fix_missing_locations(resolver.visit(tree))
+    except (RecursionError, MemoryError):
+        message = f"'{_short(text)}' is nested too deeply"
+        raise ValueError(message) from None
     return Formula(
         text=text,
-        source=ast.unparse(resolved),
+        source=source,
         reads=frozenset(resolver.reads),
         kernels=frozenset(resolver.called),
     )

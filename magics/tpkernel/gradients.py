@@ -100,6 +100,8 @@ def _formulas(
                 values=[*(a.name for a in schema.arguments), *spec.result_names],
                 grads=spec.grad_names,
                 kernels=_callable_kernels(reader),
+                strict=_declared_kernels(reader),
+                instead={o.name: "result" for o in spec.outputs} if len(spec.outputs) == 1 else {},
             )
         except ValueError as problem:
             raise reader.error(f"derivative of '{name}': {problem}", key) from None
@@ -112,6 +114,15 @@ def _formulas(
 def _callable_kernels(reader: EntryReader) -> list[str]:
     """Functions over typed views that a formula may call, the operator itself included."""
     return [f.name for f in reader.cell.functions if f.has_views]
+
+
+def _declared_kernels(reader: EntryReader) -> set[str]:
+    """Functions that are operators of the cell; those made for formulas copy what is strided."""
+    names = set()
+    for entry in reader.cell.entries:
+        schema = str(entry.values.get("op", "")).partition("(")[0]
+        names.add(schema.rpartition("::")[2].strip())
+    return names
 
 
 def _backward(reader: EntryReader, spec: OperatorSpec) -> OperatorSpec | None:

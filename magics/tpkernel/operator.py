@@ -278,6 +278,10 @@ def _docstring(text: str) -> list[str]:
     return [f'"""{first}', *rest, '"""']
 
 
+def _contiguous(value: Any) -> Any:
+    return value.contiguous() if isinstance(value, tp.Tensor) else value
+
+
 def define_operators(spec: CellSpec, kernels: Any) -> Mapping[str, Any]:
     """Execute the generated source and return the operators' definitions by name.
 
@@ -304,7 +308,9 @@ def define_operators(spec: CellSpec, kernels: Any) -> Mapping[str, Any]:
         "tp": tp,
         "math": math,
         "kernels": kernels,
-        "rules": SimpleNamespace(**{o.opname: InputRules(o) for o in spec.operators}),
+        "rules": SimpleNamespace(
+            **{o.opname: InputRules(o) for o in spec.operators}, _contiguous=_contiguous
+        ),
     }
     for operator in spec.operators:
         text = operator_source(operator).text

@@ -121,7 +121,12 @@ def _input_rule(
 
 
 def _output_rule(
-    value: Any, name: str, inputs: Sequence[str], integers: Sequence[str], symbols: Sequence[str]
+    value: Any,
+    name: str,
+    inputs: Sequence[str],
+    integers: Sequence[str],
+    symbols: Sequence[str],
+    ranks: Mapping[str, int | None],
 ) -> ShapeRule:
     if isinstance(value, str) and value in inputs:
         return Like(value)
@@ -136,9 +141,10 @@ def _output_rule(
     for entry in rule.entries:
         try:
             tree = ast.parse(entry, mode="eval")
-        except SyntaxError:
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             message = f"dimension '{entry}' of output '{name}' is no expression"
             raise _ShapeError(message) from None
+        _check_entry(tree.body, entry, name, inputs, ranks)
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id not in known:
                 message = (
@@ -148,6 +154,75 @@ def _output_rule(
                 )
                 raise _ShapeError(message)
     return rule
+
+
+_OPERATIONS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+
+
+def _check_entry(
+    node: ast.expr, entry: str, name: str, inputs: Sequence[str], ranks: Mapping[str, int | None]
+) -> None:
+    """Refuse what cannot be a size: an expression is integers, names and x.shape[…] in + - * // %.
+
+    Raises
+    ------
+    ValueError
+        With the part that cannot stand there.
+    """
+    where = f"dimension '{entry}' of output '{name}'"
+    if isinstance(node, ast.Constant):
+        if type(node.value) is not int:
+            message = f"{where}: expected an integer, got {node.value!r}"
+            raise _ShapeError(message)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATIONS):
+        _check_entry(node.left, entry, name, inputs, ranks)
+        _check_entry(node.right, entry, name, inputs, ranks)
+        divides = isinstance(node.op, (ast.FloorDiv, ast.Mod))
+        if divides and isinstance(node.right, ast.Constant) and node.right.value == 0:
+            message = f"{where} divides by zero"
+            raise _ShapeError(message)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        _check_entry(node.operand, entry, name, inputs, ranks)
+    elif isinstance(node, ast.Subscript):
+        _check_size_of(node, where, inputs, ranks)
+    elif isinstance(node, ast.Name):
+        if node.id in inputs:
+            message = f"{where}: '{node.id}' is a tensor; write {node.id}.shape[0]"
+            raise _ShapeError(message)
+    elif not (
+        isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr == "ndim"
+    ):
+        message = (
+            f"{where}: '{ast.unparse(node)}' is no size. Write integers, names and x.shape[0] with "
+            "+ - * // %"
+        )
+        raise _ShapeError(message)
+
+
+def _check_size_of(
+    node: ast.Subscript, where: str, inputs: Sequence[str], ranks: Mapping[str, int | None]
+) -> None:
+    """Check ``x.shape[2]``: an input, and a dimension that it has."""
+    of, index = node.value, node.slice
+    negative = isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub)
+    number = index.operand if isinstance(index, ast.UnaryOp) and negative else index
+    if not (
+        isinstance(of, ast.Attribute)
+        and of.attr == "shape"
+        and isinstance(of.value, ast.Name)
+        and of.value.id in inputs
+        and isinstance(number, ast.Constant)
+        and type(number.value) is int
+    ):
+        message = f"{where}: expected an input's size such as x.shape[0], got {ast.unparse(node)}"
+        raise _ShapeError(message)
+    rank = ranks.get(of.value.id)
+    at = -number.value if negative else number.value
+    if rank is not None and not -rank <= at < rank:
+        message = (
+            f"{where}: '{of.value.id}' has {rank} dimensions, so there is no {ast.unparse(node)}"
+        )
+        raise _ShapeError(message)
 
 
 def parse_shapes(
@@ -191,6 +266,7 @@ def parse_shapes(
         for name in inputs:
             if name in value:
                 input_rules[name] = _input_rule(value[name], name, inputs, ranks)
+        input_rules.update(_unnamed(inputs, input_rules, ranks))
         missing = [name for name in outputs if name not in value]
         if missing and not (
             len(inputs) == 1 or all(isinstance(r, Like) for r in input_rules.values())
@@ -198,9 +274,11 @@ def parse_shapes(
             message = f"shape says nothing of output '{missing[0]}'; add {missing[0]}: [...]"
             raise _ShapeError(message)
         symbols = ShapeRules(input_rules, {}, declared=True).symbols()
+        listed = {n: len(r.entries) for n, r in input_rules.items() if isinstance(r, Dims)}
+        ranks = {**ranks, **listed}
         for name in outputs:
             rule = (
-                _output_rule(value[name], name, inputs, integers, symbols)
+                _output_rule(value[name], name, inputs, integers, symbols, ranks)
                 if name in value
                 else Like(inputs[0])
             )
@@ -210,7 +288,7 @@ def parse_shapes(
             message = f"there are {len(outputs)} outputs; write shape: {{{outputs[0]}: [...], …}}"
             raise _ShapeError(message)
         for name in outputs:
-            output_rules[name] = _output_rule(value, name, inputs, integers, ())
+            output_rules[name] = _output_rule(value, name, inputs, integers, (), ranks)
         if isinstance(value, str):
             # One name speaks for all: an input that can have the reference's shape must have it.
             for name in inputs:
@@ -226,6 +304,24 @@ def parse_shapes(
             )
             raise _ShapeError(message)
     return ShapeRules(input_rules, output_rules, declared=True)
+
+
+def _unnamed(
+    inputs: Sequence[str], given: Mapping[str, ShapeRule], ranks: Mapping[str, int | None]
+) -> Mapping[str, ShapeRule]:
+    """Give the inputs that a mapping leaves out the default rule, or refuse to leave them open."""
+    named = {*given, *(rule.argument for rule in given.values() if isinstance(rule, Like))}
+    left = [name for name in inputs if name not in named]
+    if not left or len(inputs) == 1:
+        return {}
+    fixed = {ranks[name] for name in inputs if ranks.get(name) is not None}
+    if given or len(fixed) > 1:
+        message = (
+            f"shape says nothing of input '{left[0]}', so any size would pass; add {left[0]}: "
+            f"[...], with _ for a dimension of any size, or {left[0]}: <input> for the same shape"
+        )
+        raise _ShapeError(message)
+    return {name: Like(inputs[0]) for name in inputs[1:]}
 
 
 def _default(

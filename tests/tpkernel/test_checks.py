@@ -261,3 +261,25 @@ def test_a_guard_that_lets_through_what_the_declaration_refuses_is_found():
     assert wrong.validation_verdict == "wrong"
     assert not wrong.ok
     assert "the declaration refuses it, and the call returned" in wrong.to_text()
+
+
+TWICE = """\
+/*---
+ops:
+- op: twice::dbl(Tensor x, Tensor y) -> Tensor
+  derivatives: {x: "dbl(grad, y)", y: "(grad * x).sum() + 0 * y"}
+---*/
+template <typename T> void dbl(tp::In<T> x, tp::In<T> y, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i] * 2;
+}
+"""
+
+
+def test_a_formula_that_calls_a_declared_operator_takes_any_gradient():
+    dbl = tpkernel.build(TWICE, checks=False).module.dbl
+    x, y = tp.ones(2, 3, requires_grad=True), tp.ones(2, 3)
+    dbl(x, y).sum().backward()
+    assert x.grad.tolist() == [[2.0] * 3] * 2
+    x.grad = None
+    (dbl(x, y).T @ tp.ones(2, 2)).sum().backward()
+    assert x.grad.tolist() == [[4.0] * 3] * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -388,3 +390,64 @@ def test_a_namespace_that_python_keeps_for_itself():
     error = failure(SOFTPLUS.replace("mylib::", "class::"))
     assert error.line == 3
     assert "'class'" in str(error)
+
+
+TWO = """\
+/*---
+op: shapes::f(Tensor x, Tensor y) -> Tensor
+shape: {rule}
+---*/
+template <typename T> void f(tp::In<T{rank}> x, tp::In<T> y, tp::Out<T> out) {{ out[0] = y[0]; }}
+"""
+
+
+@pytest.mark.parametrize("rule", ["{x: [n], out: [n]}", "{y: [n], out: [1]}"])
+def test_an_input_that_shape_leaves_out_is_an_error(rule):
+    with pytest.raises(CellError, match=r"^In\[5\]:4: error: \[shapes::f\] shape says nothing"):
+        read(TWO.format(rule=rule, rank=""))
+
+
+def test_inputs_have_one_shape_where_only_the_output_is_declared():
+    (op,) = read(TWO.format(rule="{out: [1]}", rank="")).operators
+    assert op.kernel.shapes.inputs == {"y": Like("x")}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "'x.shape[5]'", "'x.shape[-3]'", "'x.shape[0] // 0'", "1.5", "'1.5'", "'\"x\"'", "x",
+        "x.shape", "'x.shape[a]'", "'x.numel()'", "'[1]'", "'1 / 2'", "'lambda: 1'", "true",
+        "'x.shape[0:1]'", "'a if 1 else b'",
+    ],
+)  # fmt: skip
+def test_sizes_that_are_no_sizes_stand_at_their_line(entry):
+    with pytest.raises(CellError, match=r"^In\[5\]:4: error: \[shapes::f\] dimension"):
+        read(TWO.format(rule=f"{{x: [a, b], y: x, out: [{entry}]}}", rank=", 2"))
+
+
+FORMULA = """\
+/*---
+op: formulas::f(Tensor x, Tensor y) -> Tensor
+derivatives:
+  x: {formula}
+---*/
+template <typename T> void f(tp::In<T> x, tp::In<T> y, tp::Out<T> out) {{ out[0] = y[0]; }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("formula", "words"),
+    [
+        ("x.mul_(2) * grad", "mul_"),
+        ("grad.copy_(x)", "copy_"),
+        ("tp.exp(x, out=y)", "out="),
+        ("await grad", "await"),
+        ("(yield grad)", "yield"),
+        ("-" * 2000 + "grad", "nested"),
+        ("grad * out", "result"),
+    ],
+)
+def test_formulas_that_cannot_stand_are_refused_at_their_line(formula, words):
+    with pytest.raises(CellError, match=r"^In\[5\]:5: error: \[formulas::f\] ") as caught:
+        read(FORMULA.format(formula=json.dumps(formula)))
+    assert words in str(caught.value)
