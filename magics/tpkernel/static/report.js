@@ -121,6 +121,7 @@ function gradcheckPanel(facts, model) {
       ),
     );
   }
+  const several = new Set(facts.gradcheck.map((g) => g.operator)).size > 1;
   const rows = facts.gradcheck.flatMap((g) =>
     g.pairs.map((p) => [
       p.words + (p.code ? ` (${p.code})` : ""),
@@ -129,7 +130,7 @@ function gradcheckPanel(facts, model) {
       g.sample,
       p.worst_text,
       p.tolerance_text,
-      g.operator,
+      ...(several ? [g.operator] : []),
     ]),
   );
   if (rows.length) {
@@ -137,7 +138,7 @@ function gradcheckPanel(facts, model) {
       table(
         "Gradcheck",
         // What matters stands where a narrow page still shows it.
-        ["verdict", "likely cause", "pair", "sample", "worst element", "step and tolerance", "operator"],
+        ["verdict", "likely cause", "pair", "sample", "worst element", "step and tolerance", ...(several ? ["operator"] : [])],
         rows,
       ),
     );
