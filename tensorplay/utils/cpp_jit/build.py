@@ -21,6 +21,7 @@ from tensorplay.utils.cpp_jit.cache import explain_full_disk, keep_within_limit,
 from tensorplay.utils.cpp_jit.compile import Product, Source, Unit, compile_unit
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
 from tensorplay.utils.cpp_jit.errors import MissingToolError
+from tensorplay.utils.cpp_jit.flags import checked
 from tensorplay.utils.cpp_jit.source import scan
 from tensorplay.utils.cpp_jit.store import (
     FORMAT,
@@ -204,8 +205,8 @@ def build_source(
         exports=dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, ""),
         generated=generated,
         preamble=preamble,
-        cflags=tuple(extra_cflags or ()),
-        ldflags=tuple(extra_ldflags or ()),
+        cflags=checked("extra_cflags", extra_cflags),
+        ldflags=checked("extra_ldflags", extra_ldflags),
         include_paths=tuple(str(Path(path).absolute()) for path in extra_include_paths or ()),
     )
     request = _request_of(unit)

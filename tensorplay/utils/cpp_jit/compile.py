@@ -18,6 +18,7 @@ from tensorplay.utils.cpp_jit import support, toolchain
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
 from tensorplay.utils.cpp_jit.exports import check_exports
+from tensorplay.utils.cpp_jit.flags import link_inputs
 from tensorplay.utils.cpp_jit.source import (
     Scan,
     engine_words,
@@ -326,44 +327,6 @@ def link_arguments(
     linker = (f"-fuse-ld={traits.linker}",) if traits.linker else ()
     own = (f for f in traits.link_flags if not (undefined and f == toolchain.NO_UNDEFINED))
     return ("-shared", *linker, *own, *runtime, *engine, *ldflags)
-
-
-def link_inputs(flags: Sequence[str]) -> tuple[str, ...]:
-    """Return the files that flags make the linker read, which no dependency file lists.
-
-    Those are objects, archives, libraries and scripts given by their paths, also within
-    ``-Wl,…``, and libraries given by name that a folder of the flags holds.
-
-    Parameters
-    ----------
-    flags
-        Compiler and linker flags, in order.
-    """
-    folders: list[Path] = []
-    libraries: list[str] = []
-    found: list[Path] = []
-    words = iter(flags)
-    for word in words:
-        if word in {"-L", "-l"}:
-            word += next(words, "")  # noqa: PLW2901 - the two spellings are one flag
-        if word.startswith("-L"):
-            folders.append(Path(word[2:]))
-        elif word.startswith("-l"):
-            libraries.append(word[2:])
-        elif word.startswith("-Wl,"):
-            parts = [part.rpartition("=")[2] for part in word.split(",")[1:]]
-            found.extend(Path(part) for part in parts if part and not part.startswith("-"))
-        elif not word.startswith("-"):
-            found.append(Path(word))
-    for name in libraries:
-        files = (
-            [name[1:]]
-            if name.startswith(":")
-            else [f"lib{name}.so", f"lib{name}.dylib", f"lib{name}.a"]
-        )
-        candidates = (folder / file for folder in folders for file in files)
-        found.extend(path for path in candidates if path.is_file())
-    return tuple(str(path) for path in found if path.is_absolute() and path.is_file())
 
 
 def c_string(text: str) -> str:

@@ -17,11 +17,11 @@ from tensorplay.utils.cpp_jit.compile import (
     Product,
     diagnostic_flags,
     link_arguments,
-    link_inputs,
 )
 from tensorplay.utils.cpp_jit.cuda_build import CUDA_LIBRARIES
 from tensorplay.utils.cpp_jit.diagnostics import Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
+from tensorplay.utils.cpp_jit.flags import checked, link_inputs
 from tensorplay.utils.cpp_jit.resources import jobs
 from tensorplay.utils.cpp_jit.store import (
     FORMAT,
@@ -83,10 +83,10 @@ def build_files(
     tree = _Tree(
         name,
         paths,
-        tuple(extra_cflags or ()),
-        tuple(extra_ldflags or ()),
+        checked("extra_cflags", extra_cflags),
+        checked("extra_ldflags", extra_ldflags),
         tuple(str(Path(path).absolute()) for path in extra_include_paths or ()),
-        tuple(extra_cuda_cflags or ()),
+        checked("extra_cuda_cflags", extra_cuda_cflags),
         Path(output).name if output else "",
     )
     target = cuda.target() if tree.has_cuda else None

@@ -12,6 +12,7 @@ from tensorplay.utils.cpp_jit.build import Build, build_source
 from tensorplay.utils.cpp_jit.compile import Source, Unit
 from tensorplay.utils.cpp_jit.cuda_build import CudaUnit, build_cuda
 from tensorplay.utils.cpp_jit.files import build_files
+from tensorplay.utils.cpp_jit.flags import checked
 from tensorplay.utils.cpp_jit.load import Module
 
 Sources = Sequence[str] | str | None
@@ -244,15 +245,15 @@ def _inline(
             exports=exports,
             generated="",
             preamble="",
-            cflags=tuple(extra_cflags or ()),
-            ldflags=tuple(extra_ldflags or ()),
+            cflags=checked("extra_cflags", extra_cflags),
+            ldflags=checked("extra_ldflags", extra_ldflags),
             include_paths=tuple(str(Path(path).absolute()) for path in extra_include_paths or ()),
         )
 
     both = CudaUnit(
         cpp=unit("\n".join(texts), ".cpp", exports) if texts else None,
         cuda=unit("\n".join(cuda_texts), ".cu", {} if texts else exports) if cuda_texts else None,
-        cuda_cflags=tuple(extra_cuda_cflags or ()),
+        cuda_cflags=checked("extra_cuda_cflags", extra_cuda_cflags),
         cubins=dict(cubins),
     )
     return build_cuda(both, Path(build_directory) if build_directory is not None else None)

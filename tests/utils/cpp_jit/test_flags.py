@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tensorplay.utils import cpp_jit
-from tensorplay.utils.cpp_jit.compile import link_inputs
+from tensorplay.utils.cpp_jit.flags import checked, link_inputs
 
 CALLS = 'extern "C" int value();\nint64_t f() { return value(); }'
 
@@ -79,3 +79,31 @@ def test_flags_that_name_files(tmp_path: Path) -> None:
     flags = ["-O2", "-L", str(tmp_path), "-lpart", "-lm", str(part), "part.o"]
     scripted = [f"-Wl,-O1,--version-script={script}", "-l:libpart.a", os.devnull]
     assert link_inputs([*flags, *scripted]) == (str(part), str(script), str(archive), str(archive))
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "-c",
+        "-E",
+        "-S",
+        "-fsyntax-only",
+        "--help",
+        "-o",
+        "-fsanitize=address",
+        "-fsanitize=undefined,thread",
+    ],
+)
+@pytest.mark.parametrize("argument", ["extra_cflags", "extra_ldflags"])
+def test_flags_that_give_no_library_to_load(argument: str, flag: str) -> None:
+    with pytest.raises(ValueError, match=f"argument '{argument}'.*'{flag}'"):
+        cpp_jit.load_inline("flags", cpp_sources="void f() {}", functions="f", **{argument: [flag]})
+
+
+def test_flags_are_a_sequence() -> None:
+    with pytest.raises(TypeError, match=r"expected a sequence of strings.*'-O3'"):
+        cpp_jit.load_inline("flags", cpp_sources="void f() {}", functions="f", extra_cflags="-O3")
+    assert checked("extra_cflags", ["-O3", "-fsanitize=undefined"]) == (
+        "-O3",
+        "-fsanitize=undefined",
+    )

@@ -1,0 +1,94 @@
+"""Flags that a person gives: which give no library, and what they make the linker read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["checked", "link_inputs"]
+
+# The compiler stops before a library is there, or writes it elsewhere, or builds no library.
+_STOPS = frozenset({"-c", "-E", "-S", "-M", "-MM", "-fsyntax-only", "--help", "--version", "-###"})
+_NO_LIBRARY = frozenset({"-o", "-static", "-r", "-no-pie", "-pie"})
+# Their run-time must be in the process before everything else; loaded later it ends the process.
+_PRELOADED = ("address", "thread", "memory", "leak", "hwaddress", "realtime")
+
+
+def checked(argument: str, flags: Sequence[str] | None) -> tuple[str, ...]:
+    """Return flags as a tuple.
+
+    Parameters
+    ----------
+    argument
+        What the caller named them.
+    flags
+        The flags.
+
+    Raises
+    ------
+    TypeError
+        They are no sequence of strings.
+    ValueError
+        One of them cannot lead to a library that this process can load.
+    """
+    if flags is None:
+        return ()
+    if isinstance(flags, (str, bytes)) or not all(isinstance(flag, str) for flag in flags):
+        shown = f"the text {flags!r}" if isinstance(flags, str) else type(flags).__name__
+        raise TypeError(
+            f"argument {argument!r}: expected a sequence of strings, one per flag, got {shown}. "
+            f"Write {argument}=['-O3', '-lm']."
+        )
+    for flag in flags:
+        if flag in _STOPS or flag in _NO_LIBRARY or flag.startswith("-Wl,--version,"):
+            raise ValueError(
+                f"argument {argument!r}: expected flags for building a library, got {flag!r}, "
+                "with which none comes out. Leave it out."
+            )
+        if flag.startswith("-fsanitize=") and any(
+            name in _PRELOADED for name in flag.partition("=")[2].split(",")
+        ):
+            raise ValueError(
+                f"argument {argument!r}: got {flag!r}, whose run-time must be in the process from "
+                "its start; loading the library would end this one. Leave it out, or use "
+                "-fsanitize=undefined with -fno-sanitize-recover."
+            )
+    return tuple(flags)
+
+
+def link_inputs(flags: Sequence[str]) -> tuple[str, ...]:
+    """Return the files that flags make the linker read, which no dependency file lists.
+
+    Those are objects, archives, libraries and scripts given by their paths, also within
+    ``-Wl,…``, and libraries given by name that a folder of the flags holds.
+
+    Parameters
+    ----------
+    flags
+        Compiler and linker flags, in order.
+    """
+    folders: list[Path] = []
+    libraries: list[str] = []
+    found: list[Path] = []
+    words = iter(flags)
+    for word in words:
+        if word in {"-L", "-l"}:
+            word += next(words, "")  # noqa: PLW2901 - the two spellings are one flag
+        if word.startswith("-L"):
+            folders.append(Path(word[2:]))
+        elif word.startswith("-l"):
+            libraries.append(word[2:])
+        elif word.startswith("-Wl,"):
+            parts = [part.rpartition("=")[2] for part in word.split(",")[1:]]
+            found.extend(Path(part) for part in parts if part and not part.startswith("-"))
+        elif not word.startswith("-"):
+            found.append(Path(word))
+    for name in libraries:
+        files = (
+            [name[1:]]
+            if name.startswith(":")
+            else [f"lib{name}.so", f"lib{name}.dylib", f"lib{name}.a"]
+        )
+        candidates = (folder / file for folder in folders for file in files)
+        found.extend(path for path in candidates if path.is_file())
+    return tuple(str(path) for path in found if path.is_absolute() and path.is_file())
