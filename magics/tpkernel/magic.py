@@ -10,6 +10,8 @@ outlive a cell, per shell, is in :class:`Session`.
 from __future__ import annotations
 
 import argparse
+import builtins
+import keyword
 import re
 import weakref
 from collections.abc import Iterable
@@ -26,7 +28,7 @@ from tensorplay.utils import cpp_jit
 from tpkernel.cell import KEYS, Cell
 from tpkernel.checks import CHECKS
 from tpkernel.cpp import parse_source
-from tpkernel.errors import CellError
+from tpkernel.errors import CellError, KernelCrash
 from tpkernel.kernels import BlockedName, Function, KernelModule, Operator
 from tpkernel.line import AT_LINE, REFUSE, hoist_magic, nearest_option, split_line
 from tpkernel.pipeline import BuiltCell, Request, build_cell, check, with_records
@@ -40,7 +42,9 @@ __all__ = ["TpKernelMagics", "last_report", "load_ipython_extension", "unload_ip
 
 _ABSENT = object()
 _OURS = (Operator, Function, KernelModule, BlockedName)
-_FAILURES = (CellError, cpp_jit.BuildError, cpp_jit.MissingToolError)
+_FAILURES = (CellError, KernelCrash, cpp_jit.BuildError, cpp_jit.MissingToolError)
+#: What IPython itself finds under these names.
+_SHELL_NAMES = frozenset({"get_ipython", "In", "Out", "exit", "quit", "display"})
 
 
 @dataclass
@@ -181,6 +185,9 @@ class TpKernelMagics(Magics):
                 self._show_expected(problem)
                 return
             raise _short(problem) from None
+        except BaseException as problem:  # an interrupt too: the old kernel is not what was asked
+            self._failed(request, problem, keep_old=options.keep_old)
+            raise
         if options.expect_error is not None:
             message = f"expected an error that matches {options.expect_error!r}, and the cell built"
             wrong = CellError(message)
@@ -202,15 +209,42 @@ class TpKernelMagics(Magics):
             raise UsageError(message)
         if options.refuse is not None:
             raise UsageError(options.refuse)
-        if options.name is not None and not options.name.isidentifier():
-            message = f"%%tpkernel: --name {options.name} cannot be bound; it is no Python name"
+        if options.name is not None:
+            self._check_name(options.name)
+        if not 0 < options.budget < float("inf"):
+            message = f"%%tpkernel: --budget {options.budget:g} must be a number of seconds above 0"
             raise UsageError(message)
+        if options.expect_error is not None:
+            try:
+                re.compile(options.expect_error)
+            except re.error as problem:
+                message = (
+                    f"%%tpkernel: --expect-error {options.expect_error!r} is no regular "
+                    f"expression: {problem}"
+                )
+                raise UsageError(message) from None
         return options
+
+    def _check_name(self, name: str) -> None:
+        """Refuse what Python cannot bind, and what it or IPython needs for itself."""
+        if not name.isidentifier() or keyword.iskeyword(name):
+            message = f"%%tpkernel: --name {name} cannot be bound; it is no Python name"
+        elif name in _SHELL_NAMES or name.startswith("__") or hasattr(builtins, name):
+            message = (
+                f"%%tpkernel: --name {name} cannot be bound; Python or IPython needs it"
+            )
+        else:
+            return
+        raise UsageError(message)
 
     # -- building -----------------------------------------------------------------------------
 
     def _build(self, request: Request, *, replace: bool) -> BuiltCell:
         def on_read(cell: Cell, spec: CellSpec) -> None:
+            for name in () if request.name else spec.bound_names:
+                if name in _SHELL_NAMES:
+                    message = f"'{name}' cannot be bound; IPython needs that name. Use --name m"
+                    raise cell.error(message)
             if not replace:
                 self._refuse_foreign(cell, spec)
             if request.checks and any(not o.helper for o in spec.operators):
@@ -263,9 +297,9 @@ class TpKernelMagics(Magics):
         self._release(key, previous, built)
         for other in self.session.slots.values():  # a name has one owner
             other.names = tuple(n for n in other.names if n not in report.bound)
-            other.operators = tuple(
-                o for o in other.operators if o not in {s.name for s in built.spec.operators}
-            )
+            taken = {s.name for s in built.spec.operators}
+            other.operators = tuple(o for o in other.operators if o not in taken)
+            other.definitions = tuple(d for d in other.definitions if d.name not in taken)
         if built.request.name:
             shell.user_ns[built.request.name] = report.module
         else:
@@ -332,7 +366,7 @@ class TpKernelMagics(Magics):
 
     # -- after a failure ----------------------------------------------------------------------
 
-    def _failed(self, request: Request, problem: Exception, *, keep_old: bool) -> None:
+    def _failed(self, request: Request, problem: BaseException, *, keep_old: bool) -> None:
         """Block the names that the cell defines, unless they are someone else's."""
         if keep_old:
             return
@@ -342,6 +376,7 @@ class TpKernelMagics(Magics):
         key = self._key(names)
         previous = self.session.slots.get(key)
         blocked = {*names, *(previous.names if previous is not None else ())}
+        blocked -= self._foreign_names(key)
         if key.startswith("id:"):  # else a cell run again cannot be told from another one
             others = [slot for k, slot in self.session.slots.items() if k != key]
             blocked -= {name for slot in others for name in slot.names}
@@ -356,6 +391,16 @@ class TpKernelMagics(Magics):
         for operator in previous.definitions if previous is not None else ():
             operator.register_kernel(None, BlockedName(operator.name, reason))
             slot.stopped = (*slot.stopped, operator)
+
+    def _foreign_names(self, key: str) -> set[str]:
+        """Return the names that other cells own; without cell ids nobody knows."""
+        slots = self.session.slots.items() if key.startswith("id:") else ()
+        return {
+            name
+            for other, slot in slots
+            if other.startswith("id:") and other != key
+            for name in slot.names
+        }
 
     def _show_expected(self, problem: Exception) -> None:
         text = f"{type(problem).__name__}: {problem}"
@@ -398,8 +443,9 @@ def _remember(report: Report) -> None:
     _LAST[:] = [report]
 
 
-def _first_line(problem: Exception) -> str:
-    return str(problem).splitlines()[0].rstrip(".") + "."
+def _first_line(problem: BaseException) -> str:
+    text = str(problem).strip() or type(problem).__name__
+    return text.splitlines()[0].rstrip(".") + "."
 
 
 def _short(problem: Exception) -> Exception:

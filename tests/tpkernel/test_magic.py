@@ -11,15 +11,17 @@ import time
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from IPython.core.error import UsageError
 
 import tensorplay as tp
 import tpkernel
 from tensorplay.utils.cpp_jit import BuildError
 from tests.tpkernel.notebook import ADD1, MAKE, SOFTPLUS, Shell
-from tpkernel import CellError, StaleKernelError
+from tpkernel import CellError, StaleKernelError, pipeline
 from tpkernel.magic import _SESSIONS
 
 
@@ -587,3 +589,57 @@ def test_the_first_build_says_what_it_made_once(tmp_path: Path, monkeypatch: pyt
         later = tpkernel.build(text)
         assert later.build.once_seconds == 0
         assert "once per machine" not in later.title
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt(), OverflowError("too large")])
+def test_any_exception_of_a_build_blocks_the_old_name(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, problem: BaseException
+):
+    shell.kernel("int64_t seven() { return 7; }")
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "_compile", Mock(side_effect=problem))
+        assert type(shell.kernel("int64_t seven() { return 8; }").error) is type(problem)
+    refused = shell.run("seven()").error
+    assert isinstance(refused, StaleKernelError)
+    assert str(problem) in str(refused)
+    shell.kernel("int64_t seven() { return 8; }")
+    assert shell.ok("seven()").result == 8
+
+
+def test_a_cell_that_fails_leaves_the_names_of_other_cells_alone(shell: Shell):
+    text = "int64_t p() {{ return {}; }}"
+    in_cell(shell, "A")
+    shell.kernel(text.format(1))
+    in_cell(shell, "B")
+    shell.kernel(text.format(2))
+    in_cell(shell, "A")
+    assert shell.kernel(text.format("}")).error is not None
+    assert shell.ok("p()").result == 2
+    front = "/*---\nop: z::q(Tensor x) -> Tensor\n---*/\n"
+    body = "void q(tp::In<float> x, tp::Out<float> out) { out[0] = x[0]; }"
+    in_cell(shell, "C")
+    shell.kernel(front + body, "--no-check")
+    in_cell(shell, "D")
+    assert "is defined by the cell" in str(shell.kernel(front + body, "--no-check").error)
+    assert shell.ok("q(tp.ones(1)).tolist()").result == [1.0]
+    shell.kernel(front + body, "--no-check --replace")
+    in_cell(shell, "C")
+    assert shell.kernel(front + body + " }", "--no-check --replace").error is not None
+    assert shell.ok("q(tp.ones(1)).tolist()").result == [1.0]
+
+
+@pytest.mark.parametrize("name", ["get_ipython", "__builtins__", "class", "print", "In", "a-b"])
+def test_a_name_that_others_need_is_refused(shell: Shell, name: str):
+    ran = shell.kernel("int64_t one() { return 1; }", f"--name {name}")
+    assert isinstance(ran.error, UsageError)
+    assert f"--name {name}" in str(ran.error)
+    assert shell.ok("get_ipython() is not None and print is not None").result
+
+
+@pytest.mark.parametrize(
+    "option", ["--budget nan", "--budget -1", "--budget 0", "--budget inf", "--expect-error ["]
+)
+def test_options_of_no_use_are_named(shell: Shell, option: str):
+    ran = shell.kernel("int64_t one() { return 1; }", option)
+    assert isinstance(ran.error, UsageError)
+    assert option.split(maxsplit=1)[0] in str(ran.error)
