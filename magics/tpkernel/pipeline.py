@@ -15,7 +15,7 @@ from tensorplay.utils import cpp_jit
 from tpkernel.cell import Cell, parse_cell
 from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
-from tpkernel.errors import CellError
+from tpkernel.errors import CellError, KernelCrash
 from tpkernel.hints import hints, with_hint
 from tpkernel.kernels import Function, KernelModule, Operator, kernels_of
 from tpkernel.operator import OperatorError, define_operators, operator_source
@@ -180,6 +180,8 @@ def build_cell(
         The compiler refuses it; diagnostics stand at the cell's own lines.
     MissingToolError
         There is no compiler.
+    KernelCrash
+        Global objects of the cell end the process that loads it.
     """
     start = time.perf_counter()
     cell = parse_cell(request.text, name=request.cell_name, first_line=request.first_line)
@@ -202,6 +204,8 @@ def build_cell(
     found = _compile(request, cell, spec)
     built = time.perf_counter()
     once = _once_seconds(found, began)
+    if not request.in_process:
+        _try_initialisers(spec, found, request.budget)
     library = found.load()
     kernels = kernels_of(spec, library)
     try:
@@ -237,6 +241,35 @@ def build_cell(
         module=module,
     )
     return BuiltCell(request, spec, str(found.library), members, definitions, kernels, report)
+
+
+_tried: set[str] = set()
+
+
+def _try_initialisers(spec: CellSpec, found: cpp_jit.Build, budget: float) -> None:
+    """Load a library with global objects in the worker first: what they do, they do on loading.
+
+    Raises
+    ------
+    KernelCrash
+        A constructor threw or crashed, which would have ended this process.
+    """
+    library = str(found.library)
+    if library in _tried or b"_GLOBAL__sub_I" not in found.library.read_bytes():
+        return
+    for record in shared_worker().run(spec, library, checks=(), budget=budget):
+        if isinstance(record, Finding) and record.code in ("crash", "hang"):
+            message = (
+                "a global object of the cell ends the process when the library is loaded: "
+                f"{record.message.removeprefix('KernelCrash: ').replace(' during starting', '')}"
+            )
+            raise KernelCrash(
+                message,
+                signal=record.signal,
+                during="loading the library",
+                ended=record.code == "crash",
+            )
+    _tried.add(library)
 
 
 def _title(spec: CellSpec) -> str:

@@ -21,7 +21,7 @@ import tensorplay as tp
 import tpkernel
 from tensorplay.utils.cpp_jit import BuildError
 from tests.tpkernel.notebook import ADD1, MAKE, SOFTPLUS, Shell
-from tpkernel import CellError, StaleKernelError, pipeline
+from tpkernel import CellError, KernelCrash, StaleKernelError, pipeline
 from tpkernel.magic import _SESSIONS
 
 
@@ -643,3 +643,22 @@ def test_options_of_no_use_are_named(shell: Shell, option: str):
     ran = shell.kernel("int64_t one() { return 1; }", option)
     assert isinstance(ran.error, UsageError)
     assert option.split(maxsplit=1)[0] in str(ran.error)
+
+
+BAD_GLOBALS = """\
+#include <stdexcept>
+struct Table { Table() { throw std::runtime_error("no table"); } int64_t size = 3; };
+static Table table;
+int64_t size() { return table.size; }
+"""
+
+
+def test_a_global_object_that_throws_ends_the_worker_and_not_the_notebook(shell: Shell):
+    for _ in range(2):  # built, and found again
+        ran = shell.kernel(BAD_GLOBALS)
+        assert isinstance(ran.error, KernelCrash)
+        assert "global object" in str(ran.error)
+        assert "SIGABRT" in str(ran.error)
+    assert isinstance(shell.run("size()").error, StaleKernelError)
+    shell.kernel(BAD_GLOBALS.replace('throw std::runtime_error("no table");', "size += 1;"))
+    assert shell.ok("size()").result == 4
