@@ -49,7 +49,17 @@ def _made(
 ) -> Tensor:
     """Return the tensor of `spec` on `device`; `make` gives its elements, if it has any."""
     target = _device.as_device(device, where)
-    result = wrap(MetaArray(spec) if target.type == "meta" else make(), spec.dtype)
+    try:
+        array = MetaArray(spec) if target.type == "meta" else make()
+    except (MemoryError, ValueError) as error:  # NumPy's words, without a name
+        kind = MemoryError if isinstance(error, MemoryError) else ValueError
+        if str(error).startswith("["):
+            raise
+        message = (
+            f"[{where}] expected a size that memory can hold, got {list(spec.shape)}: {error}."
+        )
+        raise kind(message) from error
+    result = wrap(array, spec.dtype)
     if requires_grad:
         result.requires_grad = True
     return result

@@ -242,6 +242,11 @@ class Tensor(TensorMethods):
         return tuple(s // item for s in self._array.strides)
 
     def _axis(self, operator: str, dim: int) -> int:
+        try:
+            dim = dim.__index__()
+        except (AttributeError, TypeError):
+            message = f"[{operator}] argument 'dim': expected int, got {type(dim).__name__}."
+            raise TypeError(message) from None
         ndim = self._array.ndim
         if ndim == 0:
             message = f"[{operator}] argument 'dim': got {dim}, but the tensor has no dimensions."
@@ -472,7 +477,18 @@ class Tensor(TensorMethods):
         return self._inference
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Set `requires_grad` and return the tensor."""
+        """Set `requires_grad` and return the tensor.
+
+        Raises
+        ------
+        TypeError
+            `requires_grad` is no bool.
+        """
+        flag: Any = requires_grad
+        if not isinstance(flag, (bool, np.bool_, int)):
+            kind = type(flag).__name__
+            message = f"[requires_grad_] argument 'requires_grad': expected bool, got {kind}."
+            raise TypeError(message)
         self.requires_grad = requires_grad
         return self
 

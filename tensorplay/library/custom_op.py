@@ -347,6 +347,10 @@ def custom_op(
     """
     namespace, opname = check_qualname("custom_op", name)
     kinds = _device_types("custom_op", device_types)
+    text: Any = schema
+    if text is not None and not isinstance(text, str):
+        message = f"[custom_op] argument 'schema': expected str, got {type(text).__name__}."
+        raise TypeError(message)
     if not isinstance(mutates_args, str):
         try:
             mutates_args = tuple(mutates_args)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.schema import Argument
 
-__all__ = ["SCALARS", "converter", "reject"]
+__all__ = ["SCALARS", "as_plain", "converter", "reject"]
 
 SCALARS = (bool, int, float, complex, np.number, np.bool_)
 
@@ -89,6 +89,25 @@ _ONE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def as_plain(where: str, argument: str, kind: str, value: Any) -> Any:
+    """Return `value` as a plain ``int``, ``float``, ``bool`` or ``str``, for functions by hand.
+
+    Raises
+    ------
+    TypeError
+        It is of another kind.
+    ValueError
+        The number is out of range.
+    """
+    try:
+        return _ONE[kind](value)
+    except TypeError:
+        reject(where, argument, kind, value)
+    except OverflowError as error:
+        message = f"[{where}] argument '{argument}': a number is out of range: {error}."
+        raise ValueError(message) from None
+
+
 def converter(where: str, argument: Argument) -> Callable[[Any], Any]:
     """Return the function that checks and normalises values of `argument`.
 
@@ -129,6 +148,9 @@ def converter(where: str, argument: Argument) -> Callable[[Any], Any]:
                 found = (one(value),) * (kind.size or 1)
             else:
                 raise TypeError
+        except OverflowError as error:
+            message = f"{prefix} argument '{argument.name}': a number is out of range: {error}."
+            raise ValueError(message) from None
         except TypeError as error:
             if str(error).startswith(prefix):
                 raise

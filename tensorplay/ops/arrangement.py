@@ -125,7 +125,8 @@ def _triangular(name: str, side: str, condition: str, function: Any) -> Primitiv
     return Primitive(
         f"{name}(Tensor input, int diagonal=0) -> Tensor",
         f"The {side} triangle of each matrix, ``{condition}``, zeros elsewhere.",
-        function,
+        # Diagonals outside of the matrix are all alike, and NumPy's integers have an end.
+        lambda x, k: function(x, max(-x.shape[-2] - 1, min(k, x.shape[-1] + 1))),
         rule=rule,
         vjp={"input": Vjp(lambda g, s: getattr(g, name)(s.diagonal))},
         jvp="linear",

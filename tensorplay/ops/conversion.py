@@ -156,6 +156,8 @@ def _cpu(self: Tensor) -> Tensor:
 
 def _type_as(self: Tensor, other: Tensor) -> Tensor:
     """Return this tensor with the type of `other`."""
+    if not isinstance(other, Tensor):
+        reject("type_as", "other", "Tensor", other, "Write x.to(dtype).")
     return self.to(other.dtype)
 
 
@@ -210,7 +212,7 @@ _copy = Primitive(
         "src": Vjp(lambda g, s: _grad_of_cast(g, s.specs["src"].dtype)),
     },
     jvp="linear",
-    scalars=True,
+    scalars=("src",),
     function=False,
     method=False,
     samples=lambda make: [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 
 from tensorplay._tensor import Spec, contiguous_strides
@@ -25,7 +26,15 @@ def wrap_dim(where: str, dim: int, ndim: int) -> int:
     ------
     IndexError
         There is no such dimension.
+    TypeError
+        `dim` is no integer.
     """
+    if type(dim) is not int:
+        try:
+            dim = operator.index(dim)
+        except TypeError:
+            kind = type(dim).__name__
+            raise TypeError(f"[{where}] argument 'dim': expected int, got {kind}.") from None
     count = ndim or 1
     if not -count <= dim < count:
         raise IndexError(

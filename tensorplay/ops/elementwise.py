@@ -55,7 +55,7 @@ def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     RuntimeError
         Two sizes of one dimension differ and neither is 1.
     """
-    result = shapes[0]
+    result = shapes[0] if shapes else ()
     for shape in shapes[1:]:
         ndim = max(len(result), len(shape))
         a, b = ((1,) * (ndim - len(s)) + s for s in (result, shape))
@@ -83,6 +83,8 @@ def cast(x: Any, d: dtype) -> Any:
         x &= (1 << bits) - 1
         if d.is_signed and x >> (bits - 1):
             x -= 1 << bits
+    if isinstance(x, int) and d.is_differentiable:
+        x = float(x)  # the types that NumPy does not know take no large integers
     if isinstance(x, float) and d.kind == _dtype.INTEGER:
         return np.asarray(x).astype(d.numpy)  # as arrays are cast, which NaN does not stop
     return np.asarray(x, d.numpy)
@@ -209,7 +211,7 @@ def _known_plan(plans: dict[Any, Any], x: Any, y: Any) -> tuple[Any, Any]:
         return (plan if x.dtype is y.dtype else None), y
     if plan is not None and (other is float or other is int):
         if plan[0].is_differentiable:
-            return plan, np.asarray(y, plan[1])
+            return plan, np.asarray(float(y), plan[1])
         if other is int and plan[0].kind == _dtype.INTEGER:
             return plan, cast(y, plan[0])
     return None, y  # a number that may raise the kind

@@ -13,7 +13,7 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor, wrap
-from tensorplay.ops.arguments import reject
+from tensorplay.ops.arguments import as_plain, reject
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes
 from tensorplay.ops.movement import expand, flatten, reshape
@@ -136,7 +136,10 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None) -> An
                 f"as input along dim, got {list(counts.shape)}."
             )
         return index_select.apply((input, dim, int_tensor(np.repeat(np.arange(size), counts))))
-    count = int(repeats)
+    if isinstance(repeats, Tensor):
+        want_index("repeat_interleave", "repeats", repeats)
+        repeats = repeats.item()
+    count = as_plain("repeat_interleave", "repeats", "int", repeats)
     if count < 0:
         raise RuntimeError(
             f"[repeat_interleave] argument 'repeats': repeats can not be negative, got {count}."
@@ -300,12 +303,18 @@ def _without_leading_ones(value: Any, ndim: int) -> Any:
     return value
 
 
+def _as_tensor(value: Any) -> Tensor:
+    try:
+        return wrap(np.asarray(value))
+    except (TypeError, ValueError) as error:  # no numbers, or rows of several lengths
+        message = f"[setitem] argument 'value': expected numbers: {error}"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from error
+
+
 def _setitem(self: Tensor, key: Any, value: Any) -> None:
     """Write `value`, broadcast and converted, to the part that `key` says."""
-    if isinstance(value, (list, tuple)):
-        value = np.asarray(value)
-    if isinstance(value, np.ndarray):
-        value = wrap(value)
+    if isinstance(value, (list, tuple, np.ndarray)):
+        value = _as_tensor(value)
     if (
         isinstance(key, Tensor) and key._dtype is _dtype.bool_ and key.shape == self.shape
         and not (isinstance(value, Tensor) and value.numel() != 1)

@@ -290,6 +290,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Any:
             )
         pairs = (range(a.ndim - dims, a.ndim), range(dims))
     else:
+        pair = isinstance(dims, (list, tuple)) and len(dims) == 2
+        if not pair or not all(isinstance(d, (int, list, tuple)) for d in dims):
+            reject("tensordot", "dims", "int, or two sequences of int", dims)
         pairs = tuple([d] if isinstance(d, int) else list(d) for d in dims)  # type: ignore[assignment]
     taken_a = wrap_dims("tensordot", pairs[0], a.ndim)
     taken_b = wrap_dims("tensordot", pairs[1], b.ndim)

@@ -15,6 +15,7 @@ import numpy as np
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor, spec_of
 from tensorplay.autograd import grad_mode
+from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import resolve_size, strides_of, view_strides, wrap_dim, wrap_dims
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
@@ -454,8 +455,15 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Any, ...]:
     ------
     RuntimeError
         They do not broadcast together.
+    TypeError
+        One is no tensor.
     """
     from tensorplay.ops.elementwise import broadcast_shapes
 
+    for x in tensors:
+        if not isinstance(x, Tensor):
+            reject("broadcast_tensors", "tensors", "Tensor", x, "Write broadcast_tensors(*xs).")
+    if not tensors:
+        return ()
     shape = broadcast_shapes("broadcast_tensors", *(tuple(x.shape) for x in tensors))
     return tuple(expand.apply((x, shape)) for x in tensors)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor
-from tensorplay.ops.arguments import reject
+from tensorplay.ops.arguments import as_plain, reject
 from tensorplay.ops.dims import strides_of, view_strides, wrap_dim
 from tensorplay.ops.movement import Ints, samples_of
 from tensorplay.ops.primitive import Composite, Primitive, Vjp
@@ -266,7 +266,9 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
     if not isinstance(input, Tensor):
         reject("split", "input", "Tensor", input, "Write tensorplay.tensor(x).")
     sizes = split_size_or_sections
-    if isinstance(sizes, int):
+    if isinstance(sizes, (int, np.integer)):
+        sizes = int(sizes)
+        dim = as_plain("split", "dim", "int", dim)
         total = input._array.shape[wrap_dim("split", dim, input.ndim)] if input.ndim else 0
         if sizes < 0 or (sizes == 0 and total):
             raise RuntimeError(
@@ -329,8 +331,8 @@ def _diagonal_rule(x: Spec, offset: int, dim1: int, dim2: int) -> Spec:
 
 
 def _diagonal(x: Any, offset: int, dim1: int, dim2: int) -> Any:
-    _diagonal_dims(x, dim1, dim2)
-    out = x.diagonal(offset, dim1, dim2)
+    a, b = _diagonal_dims(x, dim1, dim2)
+    out = x.diagonal(max(-x.shape[a], min(offset, x.shape[b])), dim1, dim2)
     out.flags.writeable = x.flags.writeable
     return out
 

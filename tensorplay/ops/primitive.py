@@ -64,7 +64,7 @@ class Primitive(Operator):
         function ``jvp(t, s)`` of the tangents by name and of the arguments and ``out``; or None,
         and the vjp is differentiated.
     scalars
-        Whether Python numbers may stand for tensor arguments.
+        Whether Python numbers may stand for tensor arguments; or the names of those.
     ufunc
         NumPy's function for the commonest calls: it takes the first one or two arguments, which
         are arrays of one type, float32 or float64, or the second a number, and gives that type.
@@ -83,7 +83,7 @@ class Primitive(Operator):
         rule: Callable[..., Any],
         vjp: dict[str, Vjp] | None = None,
         jvp: str | Callable[[Any, Any], Any] | None = None,
-        scalars: bool = False,
+        scalars: bool | tuple[str, ...] = False,
         check_first: bool = True,
         ufunc: Callable[..., Any] | None = None,
         **options: Any,
@@ -174,7 +174,7 @@ class Primitive(Operator):
         """Return what may stand for a tensor argument without being one."""
         if value is None and argument.type.optional:
             return None
-        if self.scalars:
+        if self.scalars is True or (self.scalars and argument.name in self.scalars):
             if isinstance(value, np.ndarray):
                 return wrap(value)
             if isinstance(value, SCALARS):
@@ -214,9 +214,10 @@ class Primitive(Operator):
         token = silence()  # infinities and NaN are results, not warnings
         try:
             result = self.impl(*arrays)
-        except ValueError:
+        except (ValueError, OverflowError, MemoryError) as error:
             if not self.check_first:
                 self.rule(*self.specs(values))  # words the error about shapes, if it is one
+            self._explain(error)
             raise
         finally:
             restore(token)
@@ -230,6 +231,17 @@ class Primitive(Operator):
         if self.view:
             self._mark_view(values, out, None)
         return out
+
+    def _explain(self, error: Exception) -> None:
+        """Raise NumPy's error with the name of the operator before it; ours have that."""
+        prefix = f"[{self.schema.qualname}]"
+        kind = MemoryError if isinstance(error, MemoryError) else ValueError
+        words = str(error) or "there is not enough memory"
+        if isinstance(error, OverflowError):
+            words = f"a number is out of range: {words}"
+        if not words.startswith("["):
+            message = f"{prefix} {words}."
+            raise kind(message) from error
 
     def _run_meta(self, values: list[Any]) -> Any:
         for value in values:

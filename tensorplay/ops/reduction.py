@@ -190,7 +190,7 @@ def working_type(x: Any, requested: dtype | None = None) -> Any:
     return np.dtype(np.int64) if requested is None and d.kind in "biu" else d
 
 
-WIDER: Final = {
+WIDER: Final[dict[Any, Any]] = {
     np.dtype(np.float32): np.dtype(np.float64),
     np.dtype(np.complex64): np.dtype(np.complex128),
 }
@@ -207,11 +207,12 @@ def add_up(
     NumPy adds in pairs along the memory, but one by one across it, where a float32 sum of ones
     stands still at 2**24: there the sum of many is kept in the next wider type.
     """
+    add: Any = np.add.reduce
     working = working_type(x, requested)
     wider = WIDER.get(working)
     if wider is not None and x.size and _count(x, axes) > _FEW and not _along_memory(x, axes):
-        return np.add.reduce(x, axis=axes, keepdims=keepdim, dtype=wider).astype(working)
-    return np.add.reduce(x, axis=axes, keepdims=keepdim, dtype=working)
+        return add(x, axis=axes, keepdims=keepdim, dtype=wider).astype(working)
+    return add(x, axis=axes, keepdims=keepdim, dtype=working)
 
 
 def _along_memory(x: Any, axes: tuple[int, ...]) -> bool:

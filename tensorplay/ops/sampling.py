@@ -13,7 +13,7 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor
-from tensorplay.ops.arguments import SCALARS, reject
+from tensorplay.ops.arguments import SCALARS, as_plain, reject
 from tensorplay.ops.elementwise import broadcast_shapes, no_gradient
 from tensorplay.ops.primitive import Composite, Primitive, Sample
 
@@ -287,6 +287,8 @@ def _normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: An
     RuntimeError
         `std` is negative.
     """
+    mean = as_plain("normal_", "mean", "float", mean)
+    std = as_plain("normal_", "std", "float", std)
     if std < 0:
         raise RuntimeError(f"[normal_] argument 'std': expected std >= 0.0, got {std}.")
     noise: Any = standard_normal.apply((self.detach(), generator))
@@ -303,6 +305,8 @@ def _uniform_(
     RuntimeError
         `high` is below `low`, or one is not finite.
     """
+    low = as_plain("uniform_", "low", "float", low)
+    high = as_plain("uniform_", "high", "float", high)
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise RuntimeError(f"[uniform_] expected finite numbers low <= high, got {low} and {high}.")
     noise: Any = uniform.apply((self.detach(), generator))

@@ -121,7 +121,7 @@ where: Primitive = Where(
         "other": Vjp(lambda g, s: where.apply((s.condition, 0, g)), "condition"),
     },
     jvp="linear",
-    scalars=True,
+    scalars=("input", "other"),
     check_first=False,
     method=False,
     samples=lambda make: [
@@ -168,7 +168,7 @@ masked_fill: Primitive = Primitive(
         "value": Vjp(lambda g, s: where.apply((s.mask, g, 0)), "mask"),
     },
     jvp="linear",
-    scalars=True,
+    scalars=("value",),
     check_first=False,
     inplace=True,
     samples=lambda make: [
@@ -254,6 +254,11 @@ def index_shape(where_: str, x: Any, indices: Sequence[Any]) -> tuple[int, ...]:
 
 def _check_indices(where_: str, x: Any, indices: Sequence[Any]) -> None:
     for dim, index in enumerate(indices):
+        if index is not None and index.dtype.kind not in "iub":
+            raise IndexError(
+                f"[{where_}] argument 'indices': expected integer tensors, got {_kind(index)!r}. "
+                "Write x.long()."
+            )
         if index is not None and dim < x.ndim:
             _in_range(where_, index, x.shape[dim], dim, negative=True)
 
@@ -414,7 +419,7 @@ index_put: Primitive = Primitive(
         "values": Vjp(_grad_of_values, "indices"),
     },
     jvp="linear",
-    scalars=True,
+    scalars=("values",),
     check_first=False,
     inplace=True,
     samples=lambda make: [
@@ -667,7 +672,7 @@ scatter: Primitive = Primitive(
         "src": Vjp(lambda g, s: _source_grad(g, s, adds=False), "index"),
     },
     jvp="linear",
-    scalars=True,
+    scalars=("src",),
     check_first=False,
     inplace=True,
     samples=_scatter_samples,

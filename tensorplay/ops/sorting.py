@@ -14,7 +14,7 @@ from tensorplay import _dtype
 from tensorplay._dtype import dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor, wrap
-from tensorplay.ops.arguments import reject
+from tensorplay.ops.arguments import as_plain, reject
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import cast, result_type
 from tensorplay.ops.movement import reshape
@@ -384,6 +384,8 @@ def unique(
     """
     if not isinstance(input, Tensor):
         reject("unique", "input", "Tensor", input, "Write tensorplay.tensor(x).")
+    return_inverse = as_plain("unique", "return_inverse", "bool", return_inverse)
+    return_counts = as_plain("unique", "return_counts", "bool", return_counts)
     _sortable("unique", input._dtype)
     values, inverse, counts, _ = unique_values.apply((input, dim))
     results = [values, *([inverse] * return_inverse), *([counts] * return_counts)]
@@ -521,7 +523,7 @@ searchsorted = Primitive(
     "them with `right`.",
     _searchsorted,
     rule=_searchsorted_rule,
-    scalars=True,
+    scalars=("input",),
     check_first=False,
     method=False,
     samples=_sequences,
