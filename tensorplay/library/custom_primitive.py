@@ -11,11 +11,12 @@ from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.function import FunctionContext, FunctionNode
+from tensorplay.autograd.function_context import zeros_of
 from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient, flat_gradients
 from tensorplay.ops.arguments import SCALARS
-from tensorplay.ops.node import OTHER, TENSOR_LIST, node_name, zeros_like_spec
+from tensorplay.ops.node import OTHER, TENSOR_LIST, node_name
 from tensorplay.ops.primitive import Primitive
 from tensorplay.ops.tangents import without_tangent
 
@@ -422,7 +423,7 @@ def _cotangent(tensor: Tensor, ctx: FunctionContext) -> Tensor:
     """Return ones to differentiate a formula by; plain zeros where no gradient passes."""
     spec = spec_of(tensor)
     if not spec.dtype.is_differentiable or any(tensor is t for t in ctx._non_differentiable):
-        return zeros_like_spec(spec)
+        return zeros_of(spec)
     return wrap(np.ones(spec.shape, spec.dtype.numpy), spec.dtype).requires_grad_()
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tensorplay._tensor import Spec, Tensor, wrap
+from tensorplay._tensor import Spec, Tensor
+from tensorplay.autograd.function_context import zeros_of
 from tensorplay.autograd.graph import FREED, Node, SavedTensor
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ __all__ = [
     "Vjp",
     "bare_spec",
     "node_name",
-    "zeros_like_spec",
 ]
 
 # What an argument of an operator is: a tensor, a list of tensors, or something else.
@@ -51,11 +49,6 @@ class Vjp:
     def __init__(self, formula: Callable[[Any, Any], Any], *saves: str) -> None:
         self.formula = formula
         self.saves = saves
-
-
-def zeros_like_spec(spec: Spec) -> Tensor:
-    """Return zeros of the shape and type of `spec`."""
-    return wrap(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
 
 
 def bare_spec(tensor: Tensor) -> Spec:
@@ -158,7 +151,7 @@ class PrimitiveNode(Node):
             saved.specs = dict(zip(primitive.names, self._specs, strict=True))
         saved.out_specs = self.outputs
         grad: Any = grads[0] if len(self.outputs) == 1 else [
-            zeros_like_spec(spec) if g is None and spec is not None else g
+            zeros_of(spec) if g is None and spec is not None else g
             for g, spec in zip(grads, self.outputs, strict=True)
         ]  # fmt: skip
         results: list[Tensor | None] = []

@@ -28,7 +28,6 @@ from tensorplay.ops.node import (
     PrimitiveNode,
     Vjp,
     bare_spec,
-    zeros_like_spec,
 )
 from tensorplay.ops.operator import OPERATORS, Composite, Operator, Sample
 from tensorplay.ops.quick import quick_call
@@ -38,7 +37,7 @@ from tensorplay.ops.tangents import push_forward
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OPERATORS", "Composite", "Operator", "Primitive", "Sample", "Vjp", "zeros_like_spec"]
+__all__ = ["OPERATORS", "Composite", "Operator", "Primitive", "Sample", "Vjp"]
 
 
 class Primitive(Operator):
