@@ -33,7 +33,8 @@ KEYS: Mapping[str, str] = {
     "doc": "text for help() and the report",
 }
 
-_FRONT = re.compile(r"\A(?P<blank>(?:[ \t]*(?://[^\n]*)?\r?\n)*)[ \t]*/\*---[ \t]*\r?\n")
+_FRONT = re.compile(r"^[ \t]*/\*---[ \t]*\r?\n", re.MULTILINE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _OPTION = re.compile(
     r"^[ \t]*//[ \t]*tpkernel:[ \t]*(?P<name>[\w-]+)[ \t]*=[ \t]*(?P<value>.*?)[ \t]*$"
 )
@@ -143,9 +144,17 @@ class _FrontReader:
         return CellError(message, line=line, column=column).locate(name, shown)
 
     def entries(self) -> tuple[FrontMatter, ...]:
-        loader = yaml.SafeLoader(self.text)
+        try:
+            loader = yaml.SafeLoader(self.text)
+        except yaml.reader.ReaderError as problem:
+            line = self.first_line + self.text[: problem.position].count("\n")
+            message = f"front matter holds a character that YAML does not allow: {problem.reason}"
+            raise self.error(message, line) from None
         try:
             root = loader.get_single_node()
+        except RecursionError:
+            message = "front matter is nested too deeply"
+            raise self.error(message, self.first_line) from None
         except yaml.MarkedYAMLError as problem:
             mark = problem.problem_mark or problem.context_mark
             line = self.first_line + (mark.line if mark else 0)
@@ -190,6 +199,9 @@ class _FrontReader:
         for key_node, value_node in node.value:
             key = key_node.value
             line = self.line(key_node)
+            if not isinstance(key, str):
+                message = f"a front-matter key must be a word. Keys: {', '.join(KEYS)}."
+                raise self.error(message, line, key_node.start_mark.column + 1)
             if key not in KEYS or key == "ops":
                 message = (
                     f"unknown front-matter key '{key}'{did_you_mean(str(key), KEYS)} "
@@ -200,13 +212,21 @@ class _FrontReader:
                 raise self.error(f"front-matter key '{key}' stands here twice", line)
             try:
                 values[key] = _plain(value_node, loader)
-            except yaml.YAMLError as problem:
-                message = f"the value of '{key}' is not valid YAML: {problem}"
+            except yaml.MarkedYAMLError as problem:
+                mark = problem.problem_mark
+                at = self.first_line + mark.line if mark else line
+                message = f"the value of '{key}' is not valid YAML: {problem.problem}"
+                raise self.error(message, at, mark.column + 1 if mark else None) from None
+            except (ValueError, OverflowError, RecursionError) as problem:
+                what = str(problem).split(";")[0].split(":")[0]
+                message = f"the value of '{key}' cannot be read: {what}. Put text in quotes"
                 raise self.error(message, line) from None
             lines[key] = line
             if isinstance(value_node, yaml.MappingNode):
                 seen: set[str] = set()
                 for inner, _ in value_node.value:
+                    if not isinstance(inner.value, str):
+                        continue
                     if inner.value in seen:
                         message = f"'{inner.value}' stands twice under '{key}'"
                         raise self.error(message, self.line(inner))
@@ -236,7 +256,16 @@ def parse_cell(text: str, *, name: str = "cell", first_line: int = 1) -> Cell:
         The front matter is not valid YAML, has an unknown key or lacks its end.
     """
     entries: tuple[FrontMatter, ...] = ()
-    found = _FRONT.match(text)
+    text = text.removeprefix("\ufeff")
+    broken = _SURROGATE.search(text)
+    if broken is not None:
+        at = text[: broken.start()].count("\n")
+        shown = text.split("\n")[at].encode("ascii", "backslashreplace").decode()
+        message = (
+            "half of a surrogate pair stands here, and no file can hold it; write the character"
+        )
+        raise CellError(message, line=first_line + at).locate(name, shown)
+    found = _FRONT.search(text)
     if found is not None:
         start = found.end()
         end = text.find("---*/", start)

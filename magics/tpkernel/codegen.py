@@ -7,6 +7,7 @@ dtypes the guard found; a plain kernel is handed to the engine's own export afte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tpkernel.cpp_types import CPP_TO_DTYPE, bare_type
@@ -141,9 +142,17 @@ def _forward(kernel: KernelSpec) -> list[str]:
     """Call a plain kernel: guard, then the engine's export."""
     return [
         f"if (tp_rt_guard(&tp_guard_{kernel.name}, args, count, nullptr, nullptr) != 0) return -1;",
-        f"return ::tensorplay::jit::call(&::{kernel.name}, {_text(kernel.name)},",
+        f"return ::tensorplay::jit::call({_pointer(kernel)}, {_text(kernel.name)},",
         "                                args, count, result);",
     ]
+
+
+def _pointer(kernel: KernelSpec) -> str:
+    """Spell the function's address; with its type, as the C library has functions of many names."""
+    types = [kernel.returns, *(a.cpp_type for a in kernel.arguments)]
+    if any(re.search(r"\bauto\b|\bdecltype\b|[\[(]", t) for t in types) or not kernel.returns:
+        return f"&::{kernel.name}"
+    return f"static_cast<{types[0]} (*)({', '.join(types[1:])})>(&::{kernel.name})"
 
 
 def _dispatch(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:

@@ -35,6 +35,12 @@ _VIEW = re.compile(
 _TENSOR_TYPES = frozenset(
     {"DLTensor*", *(f"{n}Tensor{v}" for n in ("", "ffi::", "tvm::ffi::") for v in ("", "View"))}
 )
+# Headers of the person, static members that are defined inside, functions that run on loading.
+_HIDDEN_GLOBALS = re.compile(
+    r'^[ \t]*#[ \t]*include[ \t]*"|\b(?:inline\s+static|static\s+inline)\b[^(;{]*[;={]'
+    r"|\bconstructor\b",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -97,12 +103,15 @@ class Source:
     ----------
     drops_const
         A cast somewhere may take const away, so nothing that C++ types promise counts.
+    runs_on_load
+        Global objects or constructor functions may run code when the library is loaded.
     """
 
     functions: tuple[Function, ...]
     classes: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = field(default_factory=dict)
     drops_const: bool = False
+    runs_on_load: bool = False
 
 
 @functools.cache
@@ -117,13 +126,14 @@ class _Reader:
     """Turns tree-sitter nodes of one text into the records above."""
 
     def __init__(self, text: str, first_line: int) -> None:
-        self.data = text.encode()
+        self.data = text.encode(errors="replace")
         self.lines = self.data.split(b"\n")
         self.first_line = first_line
         self.aliases: dict[str, str] = {}
         self.classes: set[str] = set()
         self.bodies: dict[str, list[Body]] = {}
         self.own_body: dict[int, Body] = {}
+        self.runs_on_load = _HIDDEN_GLOBALS.search(text) is not None
 
     def text(self, node: Node | None) -> str:
         if node is None:
@@ -164,6 +174,8 @@ class _Reader:
                 "declaration_list",
             ):
                 yield from self.functions(child, namespace, internal)
+            elif kind == "declaration":
+                self.runs_on_load |= self.is_dynamic(child)
             elif kind in ("struct_specifier", "class_specifier", "union_specifier"):
                 self.classes.add(self.text(child.child_by_field_name("name")))
             elif kind == "alias_declaration":
@@ -172,6 +184,30 @@ class _Reader:
             elif kind == "type_definition":
                 name = self.text(child.child_by_field_name("declarator"))
                 self.aliases[name] = self.text(child.child_by_field_name("type"))
+
+    def is_dynamic(self, node: Node) -> bool:
+        """Whether a global declaration may run code: all but functions and literals of numbers."""
+        marks = {self.text(c) for c in node.children}
+        if marks & {"constexpr", "extern"}:
+            return False
+        plain = node.child_by_field_name("type")
+        number = plain is not None and plain.type in ("primitive_type", "sized_type_specifier")
+        for declarator in node.children_by_field_name("declarator"):
+            inner: Node | None = declarator
+            while inner is not None and inner.type in (
+                "pointer_declarator",
+                "reference_declarator",
+            ):
+                inner = inner.child_by_field_name("declarator") or inner.named_children[-1]
+            if inner is None or inner.type == "function_declarator":
+                continue
+            value = inner.child_by_field_name("value")
+            computes = value is not None and any(
+                n.type in ("call_expression", "identifier", "new_expression") for n in walk(value)
+            )
+            if not number or computes:
+                return True
+        return False
 
     def local_aliases(self, root: Node) -> None:
         """Add the names that functions give to types, where one name means one type."""
@@ -328,4 +364,10 @@ def parse_source(text: str, *, first_line: int = 1) -> Source:
             name = python_name(parameter.name, position)
             parameters.append(replace(parameter, name=name, view=view, use=use))
         done.append(replace(function, parameters=tuple(parameters)))
-    return Source(tuple(done), frozenset(reader.classes), dict(reader.aliases), uses.drops_const)
+    return Source(
+        tuple(done),
+        frozenset(reader.classes),
+        dict(reader.aliases),
+        uses.drops_const,
+        reader.runs_on_load,
+    )

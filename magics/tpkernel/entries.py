@@ -125,6 +125,7 @@ class EntryReader:
         values = self.entry.values
         name = values.get("kernel", schema.name)
         named = [f for f in self.cell.functions if f.name == name]
+        named = [f for f in named if not f.namespace] or named
         if not named:
             known = [f.name for f in self.cell.functions]
             message = f"no C++ function '{name}'{did_you_mean(str(name), known)}"

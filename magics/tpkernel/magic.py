@@ -230,9 +230,7 @@ class TpKernelMagics(Magics):
         if not name.isidentifier() or keyword.iskeyword(name):
             message = f"%%tpkernel: --name {name} cannot be bound; it is no Python name"
         elif name in _SHELL_NAMES or name.startswith("__") or hasattr(builtins, name):
-            message = (
-                f"%%tpkernel: --name {name} cannot be bound; Python or IPython needs it"
-            )
+            message = f"%%tpkernel: --name {name} cannot be bound; Python or IPython needs it"
         else:
             return
         raise UsageError(message)

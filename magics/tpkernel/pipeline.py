@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tensorplay.utils import cpp_jit
+from tpkernel.braces import unclosed_brace
 from tpkernel.cell import Cell, parse_cell
 from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
@@ -204,7 +205,7 @@ def build_cell(
     found = _compile(request, cell, spec)
     built = time.perf_counter()
     once = _once_seconds(found, began)
-    if not request.in_process:
+    if cell.source.runs_on_load and not request.in_process:
         _try_initialisers(spec, found, request.budget)
     library = found.load()
     kernels = kernels_of(spec, library)
@@ -255,7 +256,7 @@ def _try_initialisers(spec: CellSpec, found: cpp_jit.Build, budget: float) -> No
         A constructor threw or crashed, which would have ended this process.
     """
     library = str(found.library)
-    if library in _tried or b"_GLOBAL__sub_I" not in found.library.read_bytes():
+    if library in _tried:
         return
     for record in shared_worker().run(spec, library, checks=(), budget=budget):
         if isinstance(record, Finding) and record.code in ("crash", "hang"):
@@ -292,12 +293,31 @@ def _compile(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
             extra_ldflags=flags.ldflags,
         )
     except cpp_jit.BuildError as problem:
+        brace = unclosed_brace(cell.text)
+        if brace is not None:
+            before = cell.text[:brace]
+            line = cell.first_line + before.count("\n")
+            message = f"unbalanced brace: the one opened at line {line} is never closed"
+            column = brace - (before.rfind("\n") + 1) + 1
+            raise cell.error(message, line=line, column=column) from None
         raise cpp_jit.BuildError(
-            str(problem).replace(_STABLE_NAME, cell.name),
+            str(problem).replace(_STABLE_NAME, cell.name) + _written_input(problem),
             diagnostics=[_renamed(d, cell.name) for d in problem.diagnostics],
             log=problem.log.replace(_STABLE_NAME, cell.name),
             commands=problem.commands,
         ) from None
+
+
+def _written_input(problem: cpp_jit.BuildError) -> str:
+    """Say what to write where a kernel stores through a view that is an input."""
+    for diagnostic in problem.diagnostics:
+        found = re.search(r"read-only location '(\w+)\.tp::In<", diagnostic.message)
+        if found is not None:
+            return (
+                f"\n'{found[1]}' is tp::In, an input that is only read. Write tp::InOut to change "
+                "it in place, or tp::Out for a result."
+            )
+    return ""
 
 
 def _renamed(diagnostic: cpp_jit.Diagnostic, name: str) -> cpp_jit.Diagnostic:

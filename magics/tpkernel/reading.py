@@ -133,6 +133,14 @@ class CellReader:
 
     def check_functions(self) -> None:
         cell = self.cell
+        exported = re.search(r"^[ \t]*TVM_FFI_DLL_EXPORT_\w+\([^)]*\);?", cell.text, re.MULTILINE)
+        if exported is not None:
+            message = (
+                f"remove '{exported[0].strip()}': a cell exports its functions itself, those "
+                "outside of namespaces; move the one that is meant there"
+            )
+            at = cell.first_line + cell.text[: exported.start()].count("\n")
+            raise cell.error(message, line=at)
         for function in cell.functions:
             if function.name == "main" and not function.namespace:
                 message = "'main' cannot be a kernel; give the function another name"
@@ -153,7 +161,7 @@ class CellReader:
         operators: list[OperatorSpec] = []
         plain: dict[str, KernelSpec] = {}
         skipped: list[tuple[str, str]] = []
-        names = [f.name for f in self.cell.functions]
+        names = [f.name for f in self.cell.functions if not f.namespace]
         for function in self.cell.functions:
             if function.name in taken or (wanted is not None and function.name not in wanted):
                 continue
@@ -283,6 +291,11 @@ class CellReader:
                     f"argument '{parameter.name}': expected an element type such as float, double, "
                     f"int64_t or a template parameter, got {view.element}"
                 )
+                if re.fullmatch(r"[A-Z]\w*", view.element):
+                    message += (
+                        f". Write template <typename {view.element}> in front of the function if "
+                        f"{view.element} is to be each admitted dtype"
+                    )
                 raise self.cell.error(
                     message, line=parameter.line, column=parameter.column, subject=function.name
                 )

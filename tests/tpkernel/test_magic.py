@@ -22,6 +22,7 @@ import tpkernel
 from tensorplay.utils.cpp_jit import BuildError
 from tests.tpkernel.notebook import ADD1, MAKE, SOFTPLUS, Shell
 from tpkernel import CellError, KernelCrash, StaleKernelError, pipeline
+from tpkernel.cpp import parse_source
 from tpkernel.magic import _SESSIONS
 
 
@@ -478,6 +479,25 @@ def test_an_incomplete_cell_can_be_asked_about_without_an_error(shell: Shell):
     assert ask("import os\n%%tpkernel\nint f();")[0] in {"complete", "incomplete", "invalid"}
 
 
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("static std::vector<int> table(3);", True),
+        ("int n = count();", True),
+        ("namespace a { struct T { T(); }; T t; }", True),
+        ("__attribute__((constructor)) static void start() {}", True),
+        ('#include "mine.h"', True),
+        ("int n = 3, *p; static const double half = 0.5; extern T far; T far_too();", False),
+        ("struct T { inline static V v = make(); };", True),
+        ("static inline float half(float x) { return x / 2; }", False),
+        ("constexpr int n = count(); #include <vector>", False),
+        ("struct T { int n; };\nusing U = T;\nint add(int a) { static T t; return a; }", False),
+    ],
+)
+def test_what_runs_when_a_library_is_loaded(text: str, runs: bool):
+    assert parse_source(text).runs_on_load is runs
+
+
 def test_the_same_cell_again_starts_no_process(shell: Shell, monkeypatch: pytest.MonkeyPatch):
     shell.kernel(SOFTPLUS)
 
@@ -662,3 +682,28 @@ def test_a_global_object_that_throws_ends_the_worker_and_not_the_notebook(shell:
     assert isinstance(shell.run("size()").error, StaleKernelError)
     shell.kernel(BAD_GLOBALS.replace('throw std::runtime_error("no table");', "size += 1;"))
     assert shell.ok("size()").result == 4
+
+
+def test_a_brace_without_its_end_is_reported_where_it_opens(shell: Shell):
+    ran = shell.kernel("int64_t f() { // {\n  return \"}\"[0];\n\nint64_t g() { return '{'; }\n")
+    assert isinstance(ran.error, CellError)
+    assert ":2:13: error: unbalanced brace: the one opened at line 2" in str(ran.error)
+
+
+def test_storing_to_an_input_names_the_view_that_may_be_written(shell: Shell):
+    ran = shell.kernel("void h(tp::In<float> x, tp::Out<float> out) { x[0] = out[0]; }")
+    assert isinstance(ran.error, BuildError)
+    assert "tp::InOut" in str(ran.error)
+
+
+@pytest.mark.parametrize("name", ["index", "exp", "sin", "y0", "free", "abs"])
+def test_names_of_the_c_library_can_be_exported(shell: Shell, name: str):
+    ran = shell.kernel(f"int64_t {name}(int64_t i, const std::string& s) {{ return i + 1; }}")
+    assert ran.error is None, ran.shown
+    assert shell.ok(f"{name}(2, 'a')").result == 3
+
+
+def test_a_helper_in_a_namespace_may_share_the_name(shell: Shell):
+    helper = "namespace ns { double f(double x) { return x + 1; } }\n"
+    assert shell.kernel(helper + "double f(double x) { return ns::f(x); }").error is None
+    assert shell.ok("f(1)").result == 2.0

@@ -451,3 +451,37 @@ def test_formulas_that_cannot_stand_are_refused_at_their_line(formula, words):
     with pytest.raises(CellError, match=r"^In\[5\]:5: error: \[formulas::f\] ") as caught:
         read(FORMULA.format(formula=json.dumps(formula)))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("above", ["\ufeff", "#include <cmath>\n", "static int n = 3;\n// c\n"])
+def test_front_matter_is_read_wherever_it_stands(above):
+    (op,) = read(above + SOFTPLUS).operators
+    assert op.name == "mylib::softplus"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[a]: 3", "{a: 1}: 3", "doc: 2020-99-01", "doc: " + "9" * 5000, "devices: 3",
+        "devices: null", "devices: true", "devices: [[1]]", "derivatives: {[1]: x}",
+        "shape: {[1]: 2}", "samples: {[1]: 2}", "dtypes: {[1]: 2}", "doc: \ud800", "doc: \x07",
+    ],
+)  # fmt: skip
+def test_front_matter_of_no_use_stands_at_its_line(line):
+    text = SOFTPLUS.replace("derivatives:", line + "\nderivatives:")
+    with pytest.raises(CellError, match=r"^In\[5\]:4:(\d+:)? error: "):
+        read(text)
+
+
+def test_front_matter_that_is_too_deep_is_an_error():
+    deep = "doc: " + "[" * 3000 + "]" * 3000 + "\nderivatives:"
+    with pytest.raises(CellError, match="nested too deeply"):
+        read(SOFTPLUS.replace("derivatives:", deep))
+
+
+def test_a_missing_template_and_an_export_macro_say_what_to_write():
+    with pytest.raises(CellError, match="Write template <typename T> in front"):
+        read("void h(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }")
+    macro = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(g, ns::g);"
+    with pytest.raises(CellError, match=r"^In\[5\]:3: error: remove 'TVM_FFI_DLL_EXPORT_TYPED"):
+        read("namespace ns { double g(double x) { return x; } }\n" + macro)
