@@ -25,7 +25,10 @@ _GUARDED = (TypeError, ValueError, IndexError, RuntimeError)
 
 def _shortened(problem: Exception, title: str) -> Exception:
     """Leave a guard's message with the person's own frames; other errors keep all of theirs."""
-    if not str(problem).startswith(f"[{title}]"):
+    text = str(problem)
+    if not text.startswith(f"[{title}]"):
+        if problem.args == (text,) and not text.startswith("["):  # an exception of the kernel's own
+            problem.args = (f"[{title}] {text}",)
         return problem
     return mark_short(problem.with_traceback(None))
 
@@ -260,6 +263,14 @@ class Operator:
                     self._tensor(names[i] if i < len(names) else "", v) for i, v in enumerate(args)
                 )
                 kwargs = {name: self._tensor(name, value) for name, value in kwargs.items()}
+            for name in kwargs:
+                known = list(self.__signature__.parameters)
+                if name not in known:
+                    message = (
+                        f"[{self.name}] got an unexpected keyword argument '{name}'"
+                        f"{did_you_mean(name, known)} Expected the arguments of {self.schema}."
+                    )
+                    raise TypeError(message)
             return self.definition(*args, **kwargs)
         except _GUARDED as problem:
             raise _shortened(problem, self.name) from None

@@ -593,3 +593,22 @@ void bits(tvm::ffi::TensorView x, tvm::ffi::TensorView out) {
 """
     bits = tpkernel.build(text, checks=False).module.bits
     assert bits(array).tolist() == [0x3F80] * 3
+
+
+def test_a_misspelt_keyword_names_the_right_one(softplus):
+    text = refusal(softplus, tp.ones(2), bta=1.0, kind=TypeError)
+    assert text.startswith("[mylib::softplus] got an unexpected keyword argument 'bta'; did you")
+    assert "did you mean 'beta'?" in text
+
+
+def test_exceptions_of_a_kernel_name_its_operator():
+    text = (
+        "#include <stdexcept>\n"
+        'void boom(tp::InOut<float> x) { throw std::runtime_error("no way"); }\n'
+        'int64_t bang(int64_t n) { throw std::invalid_argument("bad n"); }\n'
+        'int64_t rank(tvm::ffi::TensorView x) { TVM_FFI_ICHECK(x.ndim() == 7) << "no"; return 1; }'
+    )
+    module = tpkernel.build(text, "named", checks=False).module
+    assert refusal(module.boom, tp.ones(2), kind=RuntimeError) == "[named::boom] no way"
+    assert refusal(module.bang, 3) == "[bang] bad n"
+    assert refusal(module.rank, tp.ones(2), kind=RuntimeError).startswith("[rank] Check failed")
