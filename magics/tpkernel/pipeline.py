@@ -32,7 +32,7 @@ from tpkernel.report import (
     ValidationRow,
 )
 from tpkernel.spec import CellSpec, OperatorSpec
-from tpkernel.worker import DEFAULT_BUDGET, shared_worker
+from tpkernel.worker import DEFAULT_BUDGET, LEAVES_PROCESSES, shared_worker
 
 __all__ = ["BuiltCell", "Request", "build", "build_cell", "check", "with_records"]
 
@@ -259,7 +259,11 @@ def _try_initialisers(spec: CellSpec, found: cpp_jit.Build, budget: float) -> No
     if library in _tried:
         return
     for record in shared_worker().run(spec, library, checks=(), budget=budget):
-        if isinstance(record, Finding) and record.code in ("crash", "hang"):
+        if isinstance(record, Finding) and record.code in (
+            "crash",
+            "hang",
+            LEAVES_PROCESSES,
+        ):
             message = (
                 "a global object of the cell ends the process when the library is loaded: "
                 f"{record.message.removeprefix('KernelCrash: ').replace(' during starting', '')}"

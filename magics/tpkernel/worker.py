@@ -11,16 +11,17 @@ import atexit
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
+from tpkernel.channel import Channel, ChannelError, ClosedError, channel_pair
 from tpkernel.errors import KernelCrash
 from tpkernel.memory_checks import DAMAGE
 from tpkernel.report import Finding
@@ -35,6 +36,12 @@ START_LIMIT = 60.0
 _TICK = 0.25
 #: Requests after which the child is replaced: each leaves a loaded library behind.
 _REQUESTS = 200
+#: Processes that a kernel may have started while it runs: more are a fork() that does not end.
+_CROWD = 32
+#: Code of the finding that processes were started and not waited for.
+LEAVES_PROCESSES = "leaves_processes"
+#: Codes of findings after which a child serves no other request.
+_NOT_AGAIN = DAMAGE | {LEAVES_PROCESSES}
 
 
 class Worker:
@@ -47,7 +54,7 @@ class Worker:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._channel: Channel | None = None
         self._errors: IO[bytes] | None = None
         self._ready = False
         self._served = 0
@@ -63,7 +70,7 @@ class Worker:
             if self._process is not None and self._process.poll() is None:
                 return
             self.close()
-            ours, theirs = _pipe()
+            ours, theirs = channel_pair()
             self._errors = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115
             roots = {
                 str(Path(sys.modules[n].__file__ or "").parents[1])
@@ -71,7 +78,8 @@ class Worker:
             }
             code = (
                 f"import sys; sys.path[:0] = {sorted(roots)!r}; "
-                f"from tpkernel.worker import serve; serve({theirs.fileno()})"
+                f"from tpkernel.worker import serve; "
+                f"serve({theirs.fileno()}, {ours.secret.hex()!r})"
             )
             # A session of its own: the notebook's Interrupt is meant for the notebook.
             self._process = subprocess.Popen(
@@ -83,22 +91,20 @@ class Worker:
                 start_new_session=True,
             )
             theirs.close()
-            self._connection = ours
+            self._channel = ours
             self._ready = False
             self._served = 0
 
     def close(self) -> None:
         """End the child."""
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
+            if self._channel is not None:
+                self._channel.close()
             if self._process is not None:
-                if self._process.poll() is None:
-                    self._process.kill()
-                self._process.wait()
+                _end(self._process)
             if self._errors is not None:
                 self._errors.close()
-            self._process = self._connection = self._errors = None
+            self._process = self._channel = self._errors = None
 
     def run(
         self,
@@ -139,22 +145,20 @@ class Worker:
             records: list[Any] = []
             try:
                 self._await_start()
-                assert self._connection is not None  # noqa: S101  (started above)
-                self._connection.send((spec, library, checks, seed, budget))
-                self._collect(records, on_wait, budget)
-                if any(isinstance(r, Finding) and r.code in DAMAGE for r in records):
+                assert self._channel is not None  # noqa: S101  (started above)
+                self._channel.send((spec, library, checks, seed, budget))
+                self._collect(spec, records, on_wait, budget)
+                if any(isinstance(r, Finding) and r.code in _NOT_AGAIN for r in records):
                     # What this child computes or how it ends is no longer the next cell's doing.
                     self.close()
                     self.start()
             except KernelCrash as crash:
-                operator = next((o.name for o in spec.operators if o.name in crash.during), "")
-                finding = Finding(
-                    crash.during.split()[0] if crash.during else "worker",
-                    operator,
-                    "error",
+                finding = _finding(
+                    spec,
+                    crash.during,
                     f"KernelCrash: {crash}",
-                    crash.signal,
-                    "crash" if crash.ended else "hang",
+                    code="crash" if crash.ended else "hang",
+                    signal=crash.signal,
                 )
                 records.append(finding)
             except BaseException:
@@ -169,13 +173,14 @@ class Worker:
         self._served += 1
         if self._ready:
             return
-        assert self._connection is not None  # noqa: S101  (started above)
+        assert self._channel is not None  # noqa: S101  (started above)
         try:
-            if not self._connection.poll(START_LIMIT):
-                message = f"the check worker did not start within {START_LIMIT:.0f} s"
-                raise RuntimeError(message)
-            self._connection.recv()
-        except (EOFError, OSError):
+            self._channel.receive(START_LIMIT)
+        except TimeoutError:
+            self.close()
+            message = f"the check worker did not start within {START_LIMIT:.0f} s"
+            raise RuntimeError(message) from None
+        except ClosedError:
             text = self._stderr()
             self.close()
             message = f"the check worker could not start: {text or 'no message'}"
@@ -184,32 +189,50 @@ class Worker:
 
     def _collect(
         self,
+        spec: CellSpec,
         records: list[Any],
         on_wait: Callable[[str], None],
         budget: float,
     ) -> None:
         """Receive until the child says it is done; a dead or silent child raises KernelCrash."""
-        connection = self._connection
-        assert connection is not None  # noqa: S101  (started by the caller)
+        channel, process = self._channel, self._process
+        assert channel is not None  # noqa: S101  (started by the caller)
+        assert process is not None  # noqa: S101  (started by the caller)
         deadline = time.monotonic() + budget
         during = "starting"
         while True:
             left = deadline - time.monotonic()
+            if left <= 0:
+                self.close()
+                message = f"no answer within {budget:g} s during {during}; the worker was ended"
+                raise KernelCrash(message, signal=None, during=during, ended=False)
             try:
-                if left <= 0:
+                kind, value = channel.receive(min(left, _TICK))
+            except TimeoutError:
+                if _ended(process):  # and a copy of it, made by fork(), holds the connection open
+                    raise self._crash(during) from None
+                if (count := _children_of(process.pid)) > _CROWD:
                     self.close()
-                    message = f"no answer within {budget:g} s during {during}; the worker was ended"
-                    raise KernelCrash(message, signal=None, during=during, ended=False)
-                if not connection.poll(min(left, _TICK)):
-                    on_wait(during)
-                    continue
-                kind, value = connection.recv()
-            except (EOFError, ConnectionResetError, BrokenPipeError):
+                    message = f"{count} processes started during {during}; all were ended"
+                    raise KernelCrash(message, signal=None, during=during) from None
+                on_wait(during)
+                continue
+            except (ClosedError, OSError):
                 raise self._crash(during) from None
+            except ChannelError as problem:
+                self.close()
+                message = f"the worker's connection was written to during {during}: {problem}"
+                raise KernelCrash(message, signal=None, during=during) from None
             if kind == "progress":
                 during = value
             elif kind == "record":
                 records.append(value)
+            elif kind == "left":
+                message = (
+                    "the kernel starts processes and does not wait for them (they were ended). A "
+                    "copy made by fork() comes back into the notebook a second time; use threads"
+                )
+                records.append(_finding(spec, during, message, code=LEAVES_PROCESSES))
             elif kind == "done":
                 return
             else:
@@ -219,12 +242,13 @@ class Worker:
     def _crash(self, during: str) -> KernelCrash:
         process = self._process
         assert process is not None  # noqa: S101  (it was talking to us)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        code = process.poll()
+        deadline = time.monotonic() + 5
+        while not _ended(process) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        code = _end(process)
         said = self._stderr()
         self.close()
-        if code is not None and code < 0:
+        if code < 0:
             name = signal.Signals(-code).name
             how = f"signal {-code} ({name}: {_MEANING.get(name, 'ended from outside')})"
         else:
@@ -285,18 +309,57 @@ def shared_worker() -> Worker:
         return _shared
 
 
-def _pipe() -> tuple[Connection, Connection]:
-    import socket
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether the child is gone, without reaping it: its number stays its own."""
+    if process.returncode is not None:
+        return True
+    if not hasattr(os, "waitid"):
+        return process.poll() is not None
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
-    ours, theirs = socket.socketpair()
-    return Connection(ours.detach()), Connection(theirs.detach())
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """End the child and what a kernel started in it; return the child's status."""
+    if process.returncode is None:
+        ended = _ended(process)
+        if hasattr(os, "killpg"):
+            # The group is the child's own (a session), and the child is not yet reaped.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        elif not ended:
+            process.kill()
+    return process.wait()
 
 
-def serve(descriptor: int) -> None:
-    """Run requests until the other end closes: the child's main function."""
+def _children_of(pid: int) -> int:
+    """Return how many processes the child's main thread has started; 0 where nothing tells."""
+    try:
+        return len(Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split())
+    except OSError:
+        return 0
+
+
+def _finding(
+    spec: CellSpec, during: str, message: str, *, code: str, signal: str | None = None
+) -> Finding:
+    """Return what a kernel did to the worker as a finding of the check that was running."""
+    operator = next((o.name for o in spec.operators if o.name in during), "")
+    return Finding(during.split(maxsplit=1)[0], operator, "error", message, signal, code)
+
+
+def serve(descriptor: int, secret: str) -> None:
+    """Run requests until the other end closes: the child's main function.
+
+    Parameters
+    ----------
+    descriptor
+        The inherited socket.
+    secret
+        The connection's secret, in hexadecimal digits.
+    """
     import faulthandler
 
-    connection = Connection(descriptor)
+    channel = Channel(socket.socket(fileno=descriptor), bytes.fromhex(secret))
     faulthandler.enable()
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
@@ -304,11 +367,11 @@ def serve(descriptor: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from tpkernel import checks
 
-    connection.send("ready")
+    channel.send("ready")
     while True:
         try:
-            spec, library, wanted, seed, budget = connection.recv()
-        except EOFError:
+            spec, library, wanted, seed, budget = channel.receive(None)
+        except ClosedError:
             os._exit(0)
         # If the parent dies, nobody is left to end an endless loop: the alarm's default action is.
         signal.setitimer(signal.ITIMER_REAL, budget + 5)
@@ -320,15 +383,36 @@ def serve(descriptor: int) -> None:
                 kernels,
                 checks=wanted,
                 seed=seed,
-                progress=lambda text: connection.send(("progress", text)),
+                progress=lambda text: _announce(channel, text),
             )
             for record in found:
-                connection.send(("record", record))
-            connection.send(("done", None))
+                channel.send(("record", record))
+            _stop_if_forked()
+            channel.send(("done", None))
+        except _ProcessesLeft:
+            channel.send(("left", None))
+            channel.send(("done", None))
         except Exception as problem:  # noqa: BLE001  (told to the parent, which raises it)
             import traceback
 
-            connection.send(
+            channel.send(
                 ("failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc()}")
             )
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class _ProcessesLeft(Exception):  # noqa: N818  (no error of ours)
+    """The kernel called last left processes behind."""
+
+
+def _announce(channel: Channel, text: str) -> None:
+    _stop_if_forked()
+    channel.send(("progress", text))
+
+
+def _stop_if_forked() -> None:
+    """Raise if this process has children: no check of ours starts any."""
+    if hasattr(os, "WNOHANG"):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+            raise _ProcessesLeft
