@@ -456,10 +456,20 @@ def _unfolded(call: Call, value: Tensor) -> Tensor:
     return apart.reshape((*call.sizes, rows, channels, *rest))
 
 
+def _shares_images(call: Call, name: str) -> bool:
+    """Tell whether the samples may become channels of the result instead of groups.
+
+    All channels of the result see the same images, as long as there is one group.
+    """
+    return call["groups"] == 1 and not call.is_batched(name)
+
+
 def _convolution(call: Call) -> Any:
     shape = (*call.sizes, *call.out[0].shape)
     if not call.is_batched("weight"):
         return call.run(input=_merged(call, "input")).reshape(shape)
+    if _shares_images(call, "input"):
+        return _unfolded(call, call.run(weight=_merged(call, "weight")))
     groups = math.prod(call.sizes) * call["groups"]
     found = call.run(input=_folded(call, "input"), weight=_merged(call, "weight"), groups=groups)
     return _unfolded(call, found)
@@ -481,13 +491,17 @@ def _convolution_to_input(call: Call) -> Any:
 
 def _convolution_to_weight(call: Call) -> Any:
     count, (channels, *rest) = math.prod(call.sizes), call["size"]
+    shape = (*call.sizes, channels, *rest)
+    size = (count * channels, *rest)
+    if _shares_images(call, "source"):
+        return call.run(input=_folded(call, "input"), size=size).reshape(shape)
     found = call.run(
         input=_folded(call, "input"),
         source=_folded(call, "source"),
-        size=(count * channels, *rest),
+        size=size,
         groups=count * call["groups"],
     )
-    return found.reshape((*call.sizes, channels, *rest))
+    return found.reshape(shape)
 
 
 _register(_convolution, "_convolution")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from tensorplay import _dtype
 from tensorplay._tensor import Spec, Tensor
@@ -17,6 +16,9 @@ from tensorplay.ops.movement import Ints
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
 __all__ = ["convolution", "output_size", "per_dimension"]
+
+# Elements of intermediate values that a fast cache holds.
+_IN_CACHE = 1 << 16
 
 # The convolution is y = Σ x w over three tensors. It and the two adjoints below are what is left
 # of that sum when y, x or w is given up, so that each is the derivative of the other two.
@@ -44,12 +46,16 @@ def per_dimension(name: str, argument: str, value: Ints, n: int) -> Ints:
 
 def _padded(x: Any, padding: Ints) -> Any:
     if not any(padding):
-        return x
-    return np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
+        return np.ascontiguousarray(x)
+    full = (n + 2 * p for n, p in zip(x.shape[2:], padding, strict=True))
+    out = np.zeros((*x.shape[:2], *full), x.dtype)
+    inner: Any = (..., *(slice(p, p + n) for p, n in zip(padding, x.shape[2:], strict=True)))
+    out[inner] = x
+    return out
 
 
 def _columns(x: Any, kernel: Ints, geometry: tuple[Ints, Ints, Ints, int]) -> tuple[Any, Ints]:
-    """Return what every window sees, as (groups, batch · windows, channels · kernel)."""
+    """Return what every window sees, as (batch, groups, channels · kernel, windows)."""
     stride, padding, dilation, groups = geometry
     x = _padded(x, padding)
     batch, channels, *sizes = x.shape
@@ -57,21 +63,22 @@ def _columns(x: Any, kernel: Ints, geometry: tuple[Ints, Ints, Ints, int]) -> tu
     step_b, step_c, *steps = x.strides
     between = (step * n for step, n in zip(steps, stride, strict=True))
     within = (step * n for step, n in zip(steps, dilation, strict=True))
-    windows = as_strided(
+    # The memory is contiguous, so that it serves as a buffer; `as_strided` takes longer.
+    windows: Any = np.ndarray(
+        (batch, groups, channels // groups, *kernel, *counts),
+        x.dtype,
         x,
-        (groups, batch, *counts, channels // groups, *kernel),
-        (step_c * (channels // groups), step_b, *between, step_c, *within),
-        writeable=False,
+        0,
+        (step_b, step_c * (channels // groups), step_c, *within, *between),
     )
-    rows, columns = batch * math.prod(counts), (channels // groups) * math.prod(kernel)
-    return windows.reshape(groups, rows, columns), counts
+    rows = (channels // groups) * math.prod(kernel)
+    return windows.reshape(batch, groups, rows, math.prod(counts)), counts
 
 
-def _rows(y: Any, groups: int) -> Any:
-    """Return (batch, channels, windows) as (groups, batch · windows, channels of one group)."""
+def _by_group(y: Any, groups: int) -> Any:
+    """Return (batch, channels, …) as (batch, groups, channels of one group, windows)."""
     batch, channels = y.shape[:2]
-    split = y.reshape(batch, groups, channels // groups, math.prod(y.shape[2:]))
-    return split.transpose(1, 0, 3, 2).reshape(groups, -1, channels // groups)
+    return y.reshape(batch, groups, channels // groups, math.prod(y.shape[2:]))
 
 
 def _filters(w: Any, groups: int) -> Any:
@@ -84,14 +91,27 @@ def _wide(*arrays: Any) -> tuple[Any, ...]:
     return tuple(a.astype(np.float32) if a.dtype in _dtype.NARROW else a for a in arrays)
 
 
+# In all three the windows are the last dimension, so that results need no copy and every image of
+# the batch has a product of its own, which does not depend on the others.
+
+
+def _portions(batch: int, elements: int) -> Iterator[slice]:
+    """Yield parts of a batch whose intermediate values, `elements` per image, stay in the cache."""
+    count = max(1, _IN_CACHE // max(1, elements))
+    for start in range(0, batch, count):
+        yield slice(start, start + count)
+
+
 def _forward(x: Any, w: Any, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
-    wide, filters = _wide(x, w)
-    columns, counts = _columns(wide, w.shape[2:], (stride, padding, dilation, groups))
-    product = np.matmul(columns, _filters(filters, groups).transpose(0, 2, 1))
-    batch, channels = x.shape[0], w.shape[0]
-    split = product.reshape(groups, batch, math.prod(counts), channels // groups)
-    out = split.transpose(1, 0, 3, 2).reshape(batch, channels, *counts)
-    return np.ascontiguousarray(out, x.dtype)
+    wide, w_wide = _wide(x, w)
+    filters, kernel = _filters(w_wide, groups), w.shape[2:]
+    counts = tuple(map(output_size, x.shape[2:], kernel, stride, padding, dilation))
+    batch, channels, windows = x.shape[0], w.shape[0], math.prod(counts)
+    out = np.empty((batch, groups, channels // groups, windows), wide.dtype)
+    for part in _portions(batch, x.shape[1] * math.prod(kernel) * windows):
+        columns = _columns(wide[part], kernel, (stride, padding, dilation, groups))[0]
+        np.matmul(filters, columns, out=out[part])
+    return out.reshape(batch, channels, *counts).astype(x.dtype, copy=False)
 
 
 def _to_input(
@@ -99,23 +119,24 @@ def _to_input(
 ) -> Any:
     wide, filters = _wide(y, w)
     kernel, counts, (batch, channels) = w.shape[2:], y.shape[2:], size[:2]
-    parts = np.matmul(_rows(wide, groups), _filters(filters, groups)).reshape(
-        groups, batch, *counts, channels // groups, *kernel
-    )
-    full = (n + 2 * p for n, p in zip(size[2:], padding, strict=True))
-    out = np.zeros((batch, groups, channels // groups, *full), parts.dtype)
-    spatial = len(kernel)
-    parts = np.moveaxis(parts, (0, 2 + spatial), (1, 2))  # batch, group, channel, windows, kernel
+    full = [n + 2 * p for n, p in zip(size[2:], padding, strict=True)]
+    out = np.zeros((batch, channels, *full), wide.dtype)
+    turned, rows = _filters(filters, groups).transpose(0, 2, 1), _by_group(wide, groups)
+    reach: list[tuple[Any, Any]] = []
     for place in np.ndindex(*kernel):  # elements of one place of the kernel do not overlap
-        reach = (
+        there = (
             slice(k * d, k * d + s * (n - 1) + 1, s)
             for k, d, s, n in zip(place, dilation, stride, counts, strict=True)
         )
-        there: Any = (..., *reach)
-        here: Any = (..., *place)
-        out[there] += parts[here]
+        reach.append(((..., *there), (slice(None), slice(None), *place)))
+    for part in _portions(batch, channels * math.prod(kernel) * math.prod(counts)):
+        found = np.matmul(turned, rows[part])
+        found = found.reshape(len(found), channels, *kernel, *counts)
+        chosen = out[part]
+        for there, here in reach:
+            chosen[there] += found[here]
     inner: Any = (..., *(slice(p, p + n) for p, n in zip(padding, size[2:], strict=True)))
-    return out[inner].reshape(size).astype(y.dtype, copy=False)
+    return np.ascontiguousarray(out[inner], y.dtype)
 
 
 def _to_weight(
@@ -127,7 +148,7 @@ def _to_weight(
         raise RuntimeError(
             f"[_convolution_to_weight] expected {list(counts)} windows, got {list(y.shape[2:])}."
         )
-    product = np.matmul(_rows(wide, groups).transpose(0, 2, 1), columns)
+    product = np.matmul(_by_group(wide, groups), columns.swapaxes(-1, -2)).sum(0)
     return product.reshape(size).astype(y.dtype, copy=False)
 
 
