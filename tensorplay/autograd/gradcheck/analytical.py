@@ -18,7 +18,7 @@ from tensorplay.autograd.gradcheck.numerical import Layout, tensors_in
 from tensorplay.autograd.graph import AccumulateGrad, Edge, Node, RemovableHandle, edge_of
 
 # Elements that the gradients of a batch of passes may have at most, in the widest place.
-_MOST_TOGETHER = 1_000_000
+_MOST_TOGETHER = 250_000
 
 __all__ = ["Reverse", "forward_jacobian", "raw_gradient_types", "run_forward"]
 
@@ -101,7 +101,9 @@ class Reverse:
                 place = slice(start + first, start + first + len(chosen))
                 for number, block in enumerate(self._columns(output, chosen)):
                     if block is not None:
-                        matrices[number][:, place] = block[:, rows[number]].T
+                        if len(rows[number]) != block.shape[1]:
+                            block = block[:, rows[number]]  # noqa: PLW2901 - a sample of it
+                        matrices[number][:, place] = block.T
                         defined[number][output] = True
             start += len(wanted)
         return ReverseJacobian(matrices, defined)

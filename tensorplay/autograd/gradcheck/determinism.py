@@ -58,6 +58,8 @@ def rounding(state: State, values: Matrix) -> float:
 def compare_runs(state: State, reverse: Reverse, first: list[Matrix], second: list[Matrix]) -> None:
     """Compare two computations of the analytical matrices."""
     for i, (one, two) in enumerate(zip(first, second, strict=True)):
+        if np.array_equal(one, two):
+            continue
         gap = _gap(one, two)
         if not (gap > state.options.nondet_tol).any():
             continue

@@ -52,6 +52,6 @@ def _outputs_at(
     with batching(), grad_mode.no_grad():
         outputs = tensors_in(state.call(lambda t: samples if t is leaf.tensor else t))
         for number, spec in zip(state.layout.numbers, state.layout.specs, strict=True):
-            array = expose(outputs[number], (level,))._array.reshape(len(points), -1)
+            array = expose(outputs[number], (level,))._array.reshape(len(points), spec.numel)
             parts.extend([array.real, array.imag] if spec.dtype.is_complex else [array])
     return np.concatenate(parts, 1, dtype=np.float64, casting="unsafe")
