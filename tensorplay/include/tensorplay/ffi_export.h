@@ -184,6 +184,76 @@ struct Value<T_, decltype(static_cast<void>(static_cast<const T_*>(nullptr)->c_s
     if (TVMFFIStringFromByteArray(&bytes, out) != 0) tp_rt_throw_raised();
   }
 };
+#else
+// Unoptimised: only errors come here, and the engine's conversions of values to text are long.
+#if defined(__clang__)
+#define TP_RT_UNOPTIMISED __attribute__((cold, noinline, minsize))
+#else
+#define TP_RT_UNOPTIMISED __attribute__((cold, noinline, optimize("O0")))
+#endif
+
+// How a type that only the engine converts is named in errors: a function of it, if all else fails.
+template <typename T_, typename = void>
+struct EngineName {
+  TP_RT_UNOPTIMISED static void describe(void* string) {
+    *static_cast<std::string*>(string) = ::tvm::ffi::detail::Type2Str<T_>::v();
+  }
+  static constexpr tp_rt_type type{nullptr, TP_RT_KIND_ENGINE, 0, false, 0, nullptr, &describe};
+};
+#define TP_ENGINE_NAME(Type, Name)                                 \
+  template <>                                                      \
+  struct EngineName<::tvm::ffi::Type> {                            \
+    static constexpr tp_rt_type type{Name, TP_RT_KIND_ENGINE, 0, false}; \
+  };
+TP_ENGINE_NAME(Any, "Any")
+TP_ENGINE_NAME(AnyView, "AnyView")
+TP_ENGINE_NAME(String, "str")
+TP_ENGINE_NAME(Bytes, "bytes")
+#undef TP_ENGINE_NAME
+
+// Those that C++ knows how to make of the engine's values, and no cell has told us how.
+template <typename T_>
+struct Value<T_, std::enable_if_t<KindOf<T_>::value == TP_RT_KIND_NONE && !std::is_void_v<T_> &&
+                                  ::tvm::ffi::detail::ArgSupported<T_>>> {
+  static constexpr const tp_rt_type& type = EngineName<T_>::type;
+
+  TP_RT_UNOPTIMISED static void mismatch(const TVMFFIAny* any, void* string) {
+    *static_cast<std::string*>(string) = ::tvm::ffi::TypeTraits<T_>::GetMismatchTypeInfo(any);
+  }
+  static T_ get(const TVMFFIAny& any, const char* function, const tp_rt_type* signature,
+                int32_t count, int32_t index) {
+    const auto& view = reinterpret_cast<const ::tvm::ffi::AnyView&>(any);
+    if constexpr (std::is_same_v<T_, ::tvm::ffi::AnyView>) {
+      return view;
+    } else if constexpr (std::is_same_v<T_, ::tvm::ffi::Any>) {
+      return ::tvm::ffi::Any(view);
+    } else {
+      std::optional<T_> value = view.template try_cast<T_>();
+      if (__builtin_expect(!value.has_value(), 0)) {
+        tp_rt_throw_mismatch(function, signature, count, index, &any, &mismatch);
+      }
+      return *std::move(value);
+    }
+  }
+};
+
+// The engine's own containers have a name, and elements whose types they are named with.
+template <template <typename, typename> class Container_, typename T_>
+struct EngineName<Container_<T_, void>,
+                  std::void_t<decltype(::tvm::ffi::TypeTraits<Container_<T_, void>>::kTypeName),
+                              decltype(::tvm::ffi::TypeTraits<Container_<T_, void>>::kPrimaryTypeIndex)>> {
+  static constexpr tp_rt_type inner[] = {Value<T_>::type};
+  static constexpr tp_rt_type type{::tvm::ffi::TypeTraits<Container_<T_, void>>::kTypeName,
+                                   TP_RT_KIND_ENGINE, 0, false, 1, inner, nullptr};
+};
+template <template <typename, typename, typename> class Container_, typename K_, typename V_>
+struct EngineName<Container_<K_, V_, void>,
+                  std::void_t<decltype(::tvm::ffi::TypeTraits<Container_<K_, V_, void>>::kTypeName),
+                              decltype(::tvm::ffi::TypeTraits<Container_<K_, V_, void>>::kPrimaryTypeIndex)>> {
+  static constexpr tp_rt_type inner[] = {Value<K_>::type, Value<V_>::type};
+  static constexpr tp_rt_type type{::tvm::ffi::TypeTraits<Container_<K_, V_, void>>::kTypeName,
+                                   TP_RT_KIND_ENGINE, 0, false, 2, inner, nullptr};
+};
 #endif
 
 template <typename T_>
@@ -220,14 +290,36 @@ struct Signature {
     if (tp_rt_check_call(name, types, sizeof...(A_), args, count) != 0) return -1;
     try {
       if constexpr (__is_same(R_, void)) {
-        function(Value<bare_t<A_>>::get(args[I_])...);
+        function(take<bare_t<A_>>(args[I_], name, I_)...);
       } else {
-        Value<R_>::put(result, function(Value<bare_t<A_>>::get(args[I_])...));
+        give(result, function(take<bare_t<A_>>(args[I_], name, I_)...));
       }
       return 0;
     } catch (...) {
       return tp_rt_raise_current();
     }
+  }
+
+ private:
+  template <typename T_>
+  static T_ take(const TVMFFIAny& any, const char* name, int32_t index) {
+    if constexpr (Value<T_>::type.kind == TP_RT_KIND_ENGINE) {
+      return Value<T_>::get(any, name, types, sizeof...(A_), index);
+    } else {
+      return Value<T_>::get(any);
+    }
+  }
+  template <typename T_>
+  static void give(TVMFFIAny* result, T_&& value) {
+#ifdef TENSORPLAY_FFI_LIGHT
+    Value<R_>::put(result, static_cast<T_&&>(value));
+#else
+    if constexpr (supported_result<R_> && Value<R_>::type.kind != TP_RT_KIND_ENGINE) {
+      Value<R_>::put(result, static_cast<T_&&>(value));
+    } else {
+      *reinterpret_cast<::tvm::ffi::Any*>(result) = R_(static_cast<T_&&>(value));
+    }
+#endif
   }
 };
 
@@ -237,14 +329,11 @@ inline int call(R_ (*function)(A_...), const char* name, const TVMFFIAny* args, 
   using S_ = Signature<R_, A_...>;
 #ifdef TENSORPLAY_FFI_LIGHT
   static_assert(S_::supported, "tensorplay::jit: this signature needs the engine's full headers");
-  return S_::call(function, name, args, count, result, make_indices<sizeof...(A_)>{});
 #else
-  if constexpr (S_::supported) {
-    return S_::call(function, name, args, count, result, make_indices<sizeof...(A_)>{});
-  } else {
-    return call_through_engine(function, name, args, count, result);
-  }
+  static_assert(::tvm::ffi::detail::FuncFunctorImpl<R_, A_...>::unpacked_supported,
+                "The function signature do not support unpacked");
 #endif
+  return S_::call(function, name, args, count, result, make_indices<sizeof...(A_)>{});
 }
 
 }  // namespace jit

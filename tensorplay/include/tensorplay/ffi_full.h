@@ -12,34 +12,29 @@
 #define TVM_FFI_THROW(ErrorKind) \
   ::tensorplay::jit::ErrorStream(#ErrorKind, __FILE__, __LINE__, TVM_FFI_FUNC_SIG).stream()
 
+// Hashing and comparing of any value: long functions, inline in the engine's header, that would be
+// compiled again in each cell with a map. Theirs gets another name, the run-time library has both.
+#define AnyHash InlineAnyHash
+#define AnyEqual InlineAnyEqual
+#include <tvm/ffi/any.h>
+#undef AnyHash
+#undef AnyEqual
+namespace tvm {
+namespace ffi {
+struct AnyHash {
+  uint64_t operator()(const Any& value) const;
+};
+struct AnyEqual {
+  bool operator()(const Any& a, const Any& b) const;
+};
+}  // namespace ffi
+}  // namespace tvm
+
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/dtype.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 
-#include <tensorplay/runtime.h>
-
 #define TENSORPLAY_FFI_FULL 1
-
-namespace tensorplay {
-namespace jit {
-
-template <typename R_, typename... A_>
-inline int call_through_engine(R_ (*function)(A_...), const char* name, const TVMFFIAny* args,
-                               int32_t count, TVMFFIAny* result) {
-  try {
-    std::string text(name);
-    ::tvm::ffi::detail::unpack_call<R_>(
-        std::make_index_sequence<sizeof...(A_)>{}, &text, function,
-        reinterpret_cast<const ::tvm::ffi::AnyView*>(args), count,
-        reinterpret_cast<::tvm::ffi::Any*>(result));
-    return 0;
-  } catch (...) {
-    return tp_rt_raise_current();
-  }
-}
-
-}  // namespace jit
-}  // namespace tensorplay
 
 #include <tensorplay/ffi_export.h>

@@ -39,15 +39,21 @@ enum tp_rt_kind : uint8_t {
   TP_RT_KIND_VIEW,
   TP_RT_KIND_TENSOR,
   TP_RT_KIND_POINTER,
-  TP_RT_KIND_STRING
+  TP_RT_KIND_STRING,
+  TP_RT_KIND_ENGINE
 };
 
-// One type of a signature; the width matters for integers.
+// One type of a signature; the width matters for integers. A container has its elements' types in
+// `inner`, which its full name is made of; a type that only the engine can name has no `name`, and
+// `describe` assigns it to a `std::string`.
 struct tp_rt_type {
   const char* name;
   uint8_t kind;
   uint8_t bits;
   bool is_signed;
+  uint8_t inner_count;
+  const tp_rt_type* inner;
+  void (*describe)(void* string);
 };
 
 extern "C" {
@@ -75,7 +81,14 @@ TP_RT_COLD void tp_rt_text_free(tp_rt_text* text) noexcept;
 [[noreturn]] TP_RT_COLD void tp_rt_no_tensor(const char* condition);
 
 // Checks the arguments of a call against its signature: `count` parameters, then the result.
-// Returns 0, or -1 with the engine's error set.
+// Returns 0, or -1 with the engine's error set. What only the engine can convert is not checked:
+// see `tp_rt_throw_mismatch`.
 int tp_rt_check_call(const char* function, const tp_rt_type* signature, int32_t count,
                      const TVMFFIAny* args, int32_t got);
+// Throws the error for an argument that the engine cannot convert. `describe` assigns what was
+// passed, in the engine's words, to a `std::string`.
+[[noreturn]] TP_RT_COLD void tp_rt_throw_mismatch(const char* function, const tp_rt_type* signature,
+                                                  int32_t count, int32_t index,
+                                                  const TVMFFIAny* value,
+                                                  void (*describe)(const TVMFFIAny*, void*));
 }

@@ -112,11 +112,17 @@ def compile_unit(
     scans = (scan(unit.preamble), scan(unit.source.text), scan(unit.generated))
     check_exports(unit.exports, scans[1], scans[0], texts)
     traits = toolchain.traits(compiler, cache.root)
-    objects = support.runtime_objects(cache, compiler)
     rung = first_rung(unit, scans)
     commands: list[tuple[str, ...]] = []
     logs: list[str] = []
     while True:
+        try:
+            objects = support.runtime_objects(cache, compiler, full=rung == "full")
+        except BuildError:
+            if rung != "full":
+                raise
+            rung = "stock"  # an engine whose containers are not those we know
+            continue
         attempt = _Attempt(unit, scans, rung, work, compiler, traits, cache, objects, link)
         done, headers = attempt.run()
         commands.append(done.command)
@@ -210,15 +216,18 @@ class _Attempt:
     def output(self) -> str:
         return _OUTPUT if self.link else "source.o"
 
+    @property
+    def includes(self) -> tuple[str, ...]:
+        return tuple(name for part in self.scans for name in part.includes)
+
     def run(self) -> tuple[toolchain.ToolResult, support.Precompiled | None]:
         implied = implied_headers(self.scans) if self.rung == "light" else ()
         (self.work / _SOURCE).write_text(self.text(implied), "utf-8", newline="")
         headers = None
         if self.rung != "stock":
-            includes = [name for part in self.scans for name in part.includes]
             wanted = support.headers_for(
                 self.rung,
-                (*implied, *includes),
+                (*implied, *self.includes),
                 self.compile_flags(),
                 whole=needs_whole_standard(self.scans),
             )
@@ -241,7 +250,7 @@ class _Attempt:
         if headers:
             include = ("-include", str(headers.include))
         elif self.rung != "stock":
-            include = ("-include", f"tensorplay/ffi_{self.rung}.h")
+            include = ("-include", support.engine_header(self.rung, self.includes))
         local = any(part.local_includes for part in self.scans)
         return (
             *self.compile_flags(),

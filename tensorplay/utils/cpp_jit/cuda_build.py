@@ -126,7 +126,7 @@ def _compile(
         text = unit.cuda
         parts.append(lambda: _compile_cuda(unit, text, target, toolkit, work))
     traits = toolchain.traits(compiler, cache.root)
-    objects = support.runtime_objects(cache, compiler)
+    objects = support.runtime_objects(cache, compiler, full=True)
     with ThreadPoolExecutor(jobs(len(parts))) as pool:
         products = [future.result() for future in [pool.submit(part) for part in parts]]
     commands = [command for product in products for command in product.commands]

@@ -44,6 +44,13 @@ _NUMERIC = (
     "limits", "numeric", "tuple", "type_traits", "utility", "vector",
 )  # fmt: skip
 _TEXT = ("functional", "memory", "stdexcept", "string")
+_CONTAINERS = frozenset(
+    f"tvm/ffi/{name}.h"
+    for name in (
+        *(f"container/{kind}" for kind in ("array", "dict", "list", "map", "tuple", "variant")),
+        "tvm_ffi",
+    )
+)
 _C_NAMES = {
     "math.h": "cmath",
     "stddef.h": "cstddef",
@@ -95,6 +102,13 @@ def own_state() -> str:
     return tree_state((INCLUDE, RUNTIME))
 
 
+def engine_header(rung: str, includes: Sequence[str]) -> str:
+    """Return our header that declares what a cell may use of the engine."""
+    if rung == "full" and not _CONTAINERS.isdisjoint(includes):
+        return "tensorplay/ffi_containers.h"
+    return f"tensorplay/ffi_{rung}.h"
+
+
 def headers_for(
     rung: str, includes: Sequence[str], flags: tuple[str, ...], *, whole: bool
 ) -> Headers:
@@ -115,7 +129,7 @@ def headers_for(
     ours = tuple(sorted(name for name in standard if name.startswith("tensorplay/")))
     lean = () if whole else ("tensorplay/lean_standard.h",)
     if rung == "full":
-        return Headers((*lean, "tensorplay/ffi_full.h", *_NUMERIC, *_TEXT, *ours), flags)
+        return Headers((*lean, engine_header(rung, includes), *_NUMERIC, *_TEXT, *ours), flags)
     chosen: tuple[str, ...] = ()
     if standard & set(_TEXT):
         chosen = (*lean, *_NUMERIC, *_TEXT)
@@ -127,18 +141,38 @@ def headers_for(
 # The run-time library
 
 
-def runtime_objects(cache: Cache, compiler: Compiler) -> tuple[Path, ...]:
-    """Return the object files of all run-time sources, building them if needed.
+#: Sources that only cells with the engine's full headers need.
+_FULL_ONLY = frozenset({"containers.cpp"})
+
+
+def runtime_objects(cache: Cache, compiler: Compiler, *, full: bool = False) -> tuple[Path, ...]:
+    """Return the object files of the run-time sources, building them if needed.
 
     Each kernel library links them in, without the functions that it does not call; so a finished
     library needs nothing of this package to be loaded elsewhere.
+
+    Parameters
+    ----------
+    cache, compiler
+        Where they are kept and what builds them.
+    full
+        Whether those that the engine's full headers need are among them.
 
     Raises
     ------
     BuildError
         They do not compile: the compiler is not usable with the engine's headers.
     """
-    key = digest("runtime", compiler.identity, engine_state(), own_state())
+    sources = sorted(RUNTIME.glob("*.cpp"))
+    common = _objects_of(cache, compiler, [s for s in sources if s.name not in _FULL_ONLY])
+    if not full:
+        return common
+    return (*common, *_objects_of(cache, compiler, [s for s in sources if s.name in _FULL_ONLY]))
+
+
+def _objects_of(cache: Cache, compiler: Compiler, sources: Sequence[Path]) -> tuple[Path, ...]:
+    names = "\0".join(source.name for source in sources)
+    key = digest("runtime", compiler.identity, engine_state(), own_state(), names)
     folder = cache.root / "runtime" / key[:24]
     sizes = _complete(folder)
     if sizes is None:
@@ -146,16 +180,15 @@ def runtime_objects(cache: Cache, compiler: Compiler) -> tuple[Path, ...]:
             sizes = _complete(folder)
             if sizes is None:
                 with cache.workspace() as work:
-                    sizes = _build_runtime(compiler, work)
+                    sizes = _build_runtime(compiler, sources, work)
                     _publish(cache, work, folder, {"sizes": sizes})
     _note_use(cache, folder)
     return tuple(folder / name for name in sorted(sizes))
 
 
-def _build_runtime(compiler: Compiler, work: Path) -> dict[str, int]:
+def _build_runtime(compiler: Compiler, sources: Sequence[Path], work: Path) -> dict[str, int]:
     flags = (*BASE_FLAGS, "-fvisibility=hidden", "-ffunction-sections", *include_flags())
     toolchain.announce_first_build(compiler)
-    sources = sorted(RUNTIME.glob("*.cpp"))
 
     def compile_one(source: Path) -> toolchain.ToolResult:
         return run(compiler, (*flags, "-c", str(source), "-o", f"{source.stem}.o"), work)

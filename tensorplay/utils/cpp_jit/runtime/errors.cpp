@@ -57,13 +57,27 @@ std::string type_in_flight() {
 
 std::string thrown_value() { return "kernel threw a value of type " + type_in_flight(); }
 
+std::string type_text(const tp_rt_type& type) {
+  std::string text;
+  if (!type.name) {
+    type.describe(&text);
+    return text;
+  }
+  text = type.name;
+  for (int32_t i = 0; i < type.inner_count; ++i) {
+    text += (i ? ", " : "<") + type_text(type.inner[i]);
+  }
+  if (type.inner_count) text += '>';
+  return text;
+}
+
 std::string call_text(const char* function, const tp_rt_type* signature, int32_t count) {
   std::ostringstream text;
   text << function << '(';
   for (int32_t i = 0; i < count; ++i) {
-    text << (i ? ", " : "") << i << ": " << signature[i].name;
+    text << (i ? ", " : "") << i << ": " << type_text(signature[i]);
   }
-  text << ") -> " << signature[count].name;
+  text << ") -> " << type_text(signature[count]);
   return text.str();
 }
 
@@ -80,6 +94,8 @@ bool accepts(uint8_t kind, int32_t type_index) {
       return type_index == kTVMFFITensor;
     case TP_RT_KIND_POINTER:
       return type_index == kTVMFFIOpaquePtr || type_index == kTVMFFINone;
+    case TP_RT_KIND_ENGINE:
+      return true;
     case TP_RT_KIND_STRING:
       return type_index == kTVMFFISmallStr || type_index == kTVMFFIStr ||
              type_index == kTVMFFIRawStr || type_index == kTVMFFISmallBytes ||
@@ -102,12 +118,11 @@ int wrong_count(const char* function, const tp_rt_type* signature, int32_t count
                                 " arguments");
 }
 
-int wrong_type(const char* function, const tp_rt_type* signature, int32_t count, int32_t index,
-               const TVMFFIAny& got) {
-  return raise("TypeError", "Mismatched type on argument #" + std::to_string(index) +
-                                " when calling: `" + call_text(function, signature, count) +
-                                "`. Expected `" + signature[index].name + "` but got `" +
-                                tvm::ffi::TypeIndexToTypeKey(got.type_index) + "`");
+std::string wrong_type(const char* function, const tp_rt_type* signature, int32_t count,
+                       int32_t index, const std::string& got) {
+  return "Mismatched type on argument #" + std::to_string(index) + " when calling: `" +
+         call_text(function, signature, count) + "`. Expected `" + type_text(signature[index]) +
+         "` but got `" + got + "`";
 }
 
 std::string formatted(int32_t format, const void* value) {
@@ -275,7 +290,8 @@ int tp_rt_check_call(const char* function, const tp_rt_type* signature, int32_t 
   if (__builtin_expect(got != count, 0)) return wrong_count(function, signature, count, got);
   for (int32_t i = 0; i < count; ++i) {
     if (__builtin_expect(!accepts(signature[i].kind, args[i].type_index), 0)) {
-      return wrong_type(function, signature, count, i, args[i]);
+      return raise("TypeError", wrong_type(function, signature, count, i,
+                                           tvm::ffi::TypeIndexToTypeKey(args[i].type_index)));
     }
     if (signature[i].kind == TP_RT_KIND_INT &&
         __builtin_expect(!fits(signature[i], args[i].v_int64), 0)) {
@@ -283,6 +299,14 @@ int tp_rt_check_call(const char* function, const tp_rt_type* signature, int32_t 
     }
   }
   return 0;
+}
+
+void tp_rt_throw_mismatch(const char* function, const tp_rt_type* signature, int32_t count,
+                          int32_t index, const TVMFFIAny* value,
+                          void (*describe)(const TVMFFIAny*, void*)) {
+  std::string got;
+  describe(value, &got);
+  throw_here("TypeError", wrong_type(function, signature, count, index, got), __LINE__, function);
 }
 
 }  // extern "C"
