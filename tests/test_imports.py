@@ -145,6 +145,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
             "dims",
         },
     },
+    {"tensorplay": {"utils"}},
     {"tensorplay": {"_creation", "random"}},
     {"tensorplay": {"ops"}},
     {"tensorplay.autograd": {"backward"}},
@@ -153,7 +154,6 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
     {"tensorplay": {"testing", "serialization", "_safetensors"}},
     {"tensorplay": {"graph"}},
     {"tensorplay": {"compiler"}},
-    {"tensorplay": {"utils"}},
 )
 # The packages' faces: they import what they show.
 FACES = {"tensorplay", "tensorplay.autograd", "tensorplay.array_api"}

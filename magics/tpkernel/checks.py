@@ -19,13 +19,13 @@ from typing import Any, Literal
 import numpy as np
 
 import tensorplay as tp
+from tensorplay.library.modules.source import define_operators
+from tensorplay.library.modules.spec import DTYPES, Argument, CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
 from tpkernel.kernels import kernels_of
 from tpkernel.memory_checks import MemoryWatch, check_memory
-from tpkernel.operator import define_operators
 from tpkernel.report import Finding, GradcheckFacts, PairFacts, ValidationRow
 from tpkernel.samples import Sample, make_samples, preferred_dtypes
-from tpkernel.spec import DTYPES, Argument, CellSpec, OperatorSpec
 
 __all__ = ["CHECKS", "Record", "load_operators", "run_checks"]
 
@@ -47,7 +47,7 @@ def load_operators(spec: CellSpec, library: str) -> tuple[Mapping[str, Any], Sim
         The C++ functions that the definitions call, as attributes.
     """
     kernels = kernels_of(spec, cpp_jit.load_module(library))
-    return define_operators(spec, kernels), kernels
+    return define_operators(spec.operators, kernels), kernels
 
 
 def run_checks(

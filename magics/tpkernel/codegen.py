@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from tensorplay.library.modules.shapes import Dims, same_shape
+from tensorplay.library.modules.spec import DTYPES, Argument, CellSpec, KernelSpec
 from tpkernel.cpp_types import CPP_TO_DTYPE, bare_type
-from tpkernel.shapes import Dims, same_shape
-from tpkernel.spec import DTYPES, Argument, CellSpec, KernelSpec
 
 __all__ = ["export_source", "preamble"]
 
@@ -68,7 +68,7 @@ def _integer(value: int) -> str:
 
 def _export(kernel: KernelSpec) -> str:
     """Write the table, the symbols of its shapes, and the exported function."""
-    tag = kernel.name
+    tag = kernel.export
     symbols = list(kernel.shapes.symbols())
     same = same_shape(kernel.shapes, [a.name for a in kernel.arguments])
     lines: list[str] = []
@@ -140,8 +140,9 @@ def _flags(argument: Argument, *, alias_ok: bool) -> str:
 
 def _forward(kernel: KernelSpec) -> list[str]:
     """Call a plain kernel: guard, then the engine's export."""
+    table = f"tp_guard_{kernel.export}"
     return [
-        f"if (tp_rt_guard(&tp_guard_{kernel.name}, args, count, nullptr, nullptr) != 0) return -1;",
+        f"if (tp_rt_guard(&{table}, args, count, nullptr, nullptr) != 0) return -1;",
         f"return ::tensorplay::jit::call({_pointer(kernel)}, {_text(kernel.name)},",
         "                                args, count, result);",
     ]
@@ -165,8 +166,9 @@ def _dispatch(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
         lines.append(f"tp_view views[{tensors}];")
     if variables:
         lines.append(f"int32_t codes[{len(variables)}];")
+    table = f"tp_guard_{kernel.export}"
     lines += [
-        f"if (tp_rt_guard(&tp_guard_{kernel.name}, args, count, {views}, {codes}) != 0) return -1;",
+        f"if (tp_rt_guard(&{table}, args, count, {views}, {codes}) != 0) return -1;",
         "try {",
     ]
     for number, instance in enumerate(kernel.instances):

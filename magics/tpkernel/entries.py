@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from tensorplay.library.modules.shapes import ShapeRules
+from tensorplay.library.modules.spec import DTYPES, Argument, KernelSpec, OperatorSpec, Output, Role
 from tensorplay.ops.schema import (
     NO_DEFAULT,
     Argument as SchemaArgument,
@@ -20,8 +22,7 @@ from tpkernel.cpp import Function, Parameter
 from tpkernel.errors import CellError, did_you_mean
 from tpkernel.formulas import read_formula
 from tpkernel.gradients import with_gradient
-from tpkernel.shapes import ShapeRules, parse_shapes
-from tpkernel.spec import DTYPES, Argument, KernelSpec, OperatorSpec, Output, Role
+from tpkernel.shapes import parse_shapes
 
 if TYPE_CHECKING:
     from tpkernel.reading import CellReader

@@ -10,36 +10,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from tensorplay.library.modules.spec import Formula
 from tpkernel.errors import did_you_mean
 
-__all__ = ["Formula", "read_formula"]
+__all__ = ["read_formula"]
 
 _ROOTS = frozenset({"tp", "math"})
 _BUILTINS = frozenset({"float", "int", "len", "range", "tuple"})
-
-
-@dataclass(frozen=True)
-class Formula:
-    """A checked formula.
-
-    Attributes
-    ----------
-    text
-        As the person wrote it.
-    source
-        The Python expression, with tensor functions spelled ``tp.…``.
-    reads
-        Names of inputs and results that it uses.
-    kernels
-        Other kernels of the cell that it calls.
-    """
-
-    text: str
-    source: str
-    reads: frozenset[str]
-    kernels: frozenset[str]
 
 
 class _Resolver(ast.NodeTransformer):

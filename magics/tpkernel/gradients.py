@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tensorplay.library.modules.shapes import Dims, Like, ShapeRules
+from tensorplay.library.modules.spec import BackwardCall, Derivative, OperatorSpec
 from tensorplay.ops.schema import FunctionSchema
 from tpkernel.cpp import Function
 from tpkernel.errors import did_you_mean
 from tpkernel.formulas import read_formula
-from tpkernel.shapes import Dims, Like, ShapeRules
-from tpkernel.spec import BackwardCall, Derivative, OperatorSpec
 
 if TYPE_CHECKING:
     from tpkernel.entries import EntryReader

@@ -9,10 +9,10 @@ import difflib
 from collections.abc import Iterator
 from typing import Literal
 
+from tensorplay.library.modules.spec import CellSpec, KernelSpec, OperatorSpec
 from tpkernel.cell import Cell
 from tpkernel.errors import CellError
 from tpkernel.report import Finding
-from tpkernel.spec import CellSpec, KernelSpec, OperatorSpec
 
 __all__ = ["hints", "with_hint"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import tensorplay as tp
+from tensorplay.library.modules.signatures import EMPTY, make_signature
+from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
 from tensorplay.utils.dlpack import writable_alias
 from tpkernel.errors import StaleKernelError, did_you_mean
-from tpkernel.signatures import EMPTY, make_signature
-from tpkernel.spec import Argument, CellSpec, KernelSpec, OperatorSpec
 from tpkernel.tracebacks import mark_short
 
 __all__ = ["BlockedName", "Function", "KernelModule", "Operator", "kernels_of"]
@@ -295,8 +295,8 @@ def kernels_of(spec: CellSpec, library: cpp_jit.Module) -> SimpleNamespace:
     """
     for kernel in spec.kernels:
         reads = [a.name for a in kernel.arguments if a.kind == "tensor" and a.writes is False]
-        library.declare_read_only(kernel.name, reads)
-    return SimpleNamespace(**{k.name: library[k.name] for k in spec.kernels})
+        library.declare_read_only(kernel.export, reads)
+    return SimpleNamespace(**{k.export: library[k.export] for k in spec.kernels})
 
 
 class KernelModule:

@@ -24,6 +24,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from tensorplay.library.modules.spec import CellSpec
 from tensorplay.utils import cpp_jit
 from tpkernel.cell import KEYS, Cell
 from tpkernel.checks import CHECKS
@@ -34,7 +35,6 @@ from tpkernel.line import AT_LINE, REFUSE, hoist_magic, nearest_option, split_li
 from tpkernel.pipeline import BuiltCell, Request, build_cell, check, with_records
 from tpkernel.render import error_html
 from tpkernel.report import Report
-from tpkernel.spec import CellSpec
 from tpkernel.widget import ReportWidget
 from tpkernel.worker import DEFAULT_BUDGET, shared_worker
 

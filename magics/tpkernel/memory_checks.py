@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import tensorplay as tp
+from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec, OperatorSpec
 from tpkernel.report import Finding
 from tpkernel.samples import Sample
-from tpkernel.spec import Argument, CellSpec, KernelSpec, OperatorSpec
 
 __all__ = ["DAMAGE", "MemoryWatch", "check_memory"]
 
@@ -239,7 +239,7 @@ class MemoryWatch:
     def __init__(self, spec: CellSpec, kernels: SimpleNamespace) -> None:
         self.findings: list[Finding] = []
         self._kernels = kernels
-        self._specs = {k.name: k for k in spec.kernels}
+        self._specs = {k.export: k for k in spec.kernels}
         self._saved: dict[str, Any] = {}
         self._seen: set[tuple[str, str, str]] = set()
         self._operator = self._sample = ""

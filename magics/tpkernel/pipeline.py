@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from tensorplay.library.modules.source import OperatorError, define_operators, operator_source
+from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
 from tpkernel.braces import unclosed_brace
 from tpkernel.cell import Cell, parse_cell
@@ -19,7 +21,6 @@ from tpkernel.codegen import export_source, preamble
 from tpkernel.errors import CellError, KernelCrash
 from tpkernel.hints import hints, with_hint
 from tpkernel.kernels import Function, KernelModule, Operator, kernels_of
-from tpkernel.operator import OperatorError, define_operators, operator_source
 from tpkernel.reading import Options, read_cell
 from tpkernel.report import (
     BuildFacts,
@@ -31,7 +32,6 @@ from tpkernel.report import (
     Report,
     ValidationRow,
 )
-from tpkernel.spec import CellSpec, OperatorSpec
 from tpkernel.worker import DEFAULT_BUDGET, LEAVES_PROCESSES, shared_worker
 
 __all__ = ["BuiltCell", "Request", "build", "build_cell", "check", "with_records"]
@@ -210,7 +210,7 @@ def build_cell(
     library = found.load()
     kernels = kernels_of(spec, library)
     try:
-        definitions = define_operators(spec, kernels)
+        definitions = define_operators(spec.operators, kernels)
     except OperatorError as problem:
         made = problem.operator
         message = f"the operator cannot be made: {problem}"

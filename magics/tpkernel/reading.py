@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorplay.library.modules.shapes import ShapeRules
+from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec, Kind, OperatorSpec
 from tensorplay.utils.cpp_jit.source import Parameter as CppParameter
 from tpkernel.cell import Cell, FrontMatter
 from tpkernel.cpp import Function, Parameter
 from tpkernel.cpp_types import CPP_TO_DTYPE, bare_type
 from tpkernel.entries import EntryReader
 from tpkernel.errors import did_you_mean
-from tpkernel.shapes import ShapeRules
-from tpkernel.spec import Argument, CellSpec, KernelSpec, Kind, OperatorSpec
 
 __all__ = ["Options", "read_cell"]
 
@@ -118,9 +118,11 @@ class CellReader:
         else:
             derived, functions, skipped = self.undeclared(taken)
             operators += derived
+        named = {o.opname for o in operators}
+        operators += [h for n, h in self.helpers.items() if n not in named]
         spec = CellSpec(
             cell=cell.name,
-            operators=(*operators, *(h for n, h in self.helpers.items() if n not in taken)),
+            operators=with_own_exports(operators, [f.name for f in cell.functions]),
             functions=functions,
             skipped=tuple(skipped),
         )
@@ -398,6 +400,26 @@ class CellReader:
             assert function is not None  # noqa: S101  (names come from the cell)
             self.helpers[name] = self.derived(function, namespace, helper=True, shapes=shapes)
         return self.helpers[name]
+
+
+def with_own_exports(
+    operators: Sequence[OperatorSpec], functions: Collection[str]
+) -> tuple[OperatorSpec, ...]:
+    """Give each operator an export of its own, since it has guards of its own.
+
+    The second operator over a function ``f`` is exported as ``f_1``, and so on.
+    """
+    taken: set[str] = set()
+    made = []
+    for operator in operators:
+        kernel = operator.kernel
+        number = 0
+        while kernel.export in taken or (kernel.suffix and kernel.export in functions):
+            number += 1
+            kernel = replace(kernel, suffix=f"_{number}")
+        taken.add(kernel.export)
+        made.append(operator if kernel is operator.kernel else replace(operator, kernel=kernel))
+    return tuple(made)
 
 
 def cpp_defaults(function: Function) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import tensorplay as tp
+from tensorplay.library.modules.shapes import Dims, Like
+from tensorplay.library.modules.spec import Argument, OperatorSpec
 from tpkernel.formulas import read_formula
-from tpkernel.shapes import Dims, Like
-from tpkernel.spec import Argument, OperatorSpec
 
 __all__ = ["Sample", "make_samples"]
 

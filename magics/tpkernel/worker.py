@@ -21,11 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from tensorplay.library.modules.spec import CellSpec
 from tpkernel.channel import Channel, ChannelError, ClosedError, channel_pair
 from tpkernel.errors import KernelCrash
 from tpkernel.memory_checks import DAMAGE
 from tpkernel.report import Finding
-from tpkernel.spec import CellSpec
 
 __all__ = ["Worker", "serve", "shared_worker"]
 

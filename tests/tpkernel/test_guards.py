@@ -536,9 +536,9 @@ def answer(call, *args) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("cell", "table"), [(CHAIN, UNTIDY), (MATMUL, MISFITS)])
 def test_the_guards_of_both_sides_say_the_same(cell, table):
+    from tensorplay.library.modules.rules import InputRules
     from tpkernel.cell import parse_cell
     from tpkernel.reading import read_cell
-    from tpkernel.rules import InputRules
 
     (operator,) = read_cell(parse_cell(cell)).operators
     rules = InputRules(operator)
@@ -554,8 +554,9 @@ def test_the_guards_of_both_sides_say_the_same(cell, table):
 
 
 def test_numbers_and_names_are_those_of_the_header():
-    from tpkernel import entries, rules
-    from tpkernel.spec import DTYPES
+    from tensorplay.library.modules import rules
+    from tensorplay.library.modules.spec import DTYPES
+    from tpkernel import entries
 
     root = Path(tp.__file__).parent
     header = (root / "include" / "tensorplay" / "guard.h").read_text("utf-8")

@@ -11,11 +11,11 @@ from hypothesis.extra import numpy as hnp
 
 import tensorplay as tp
 import tpkernel
+from tensorplay.library.modules.shapes import ShapeRules
+from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec
 from tests.tpkernel.notebook import MATMUL, SOFTPLUS
 from tpkernel.memory_checks import MemoryWatch
 from tpkernel.report import Finding, Report
-from tpkernel.shapes import ShapeRules
-from tpkernel.spec import Argument, CellSpec, KernelSpec
 from tpkernel.worker import shared_worker
 
 COPY = """\

@@ -7,14 +7,16 @@ import json
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import tensorplay as tp
+import tpkernel
+from tensorplay.library.modules.shapes import Dims, Like
+from tensorplay.library.modules.source import operator_source
+from tensorplay.library.modules.spec import CellSpec
 from tests.tpkernel.notebook import ADD1, MATMUL, SOFTPLUS
 from tpkernel.cell import KEYS, parse_cell
 from tpkernel.codegen import export_source
 from tpkernel.errors import CellError
-from tpkernel.operator import operator_source
 from tpkernel.reading import Options, read_cell
-from tpkernel.shapes import Dims, Like
-from tpkernel.spec import CellSpec
 
 
 def read(text: str, first_line: int = 2, **options: object) -> CellSpec:
@@ -314,8 +316,8 @@ def test_defaults_that_only_a_builder_of_signatures_gets_right():
     import inspect
     import math
 
-    from tpkernel.operator import define_operators
-    from tpkernel.signatures import make_signature, parameters_text
+    from tensorplay.library.modules.signatures import make_signature, parameters_text
+    from tensorplay.library.modules.source import define_operators
 
     declared = SOFTPLUS.replace("derivatives:\n  x: grad * sigmoid(beta * x)\n", "")
     for number, (arguments, parameters) in enumerate(
@@ -332,7 +334,7 @@ def test_defaults_that_only_a_builder_of_signatures_gets_right():
         text = text.replace("---*/", "kernel: softplus\n---*/")
         spec = read(text)
         assert f"def soft{number}({parameters}):" in operator_source(spec.operators[0]).wrapper
-        (made,) = define_operators(spec, None).values()
+        (made,) = define_operators(spec.operators, None).values()
         assert list(inspect.signature(made).parameters) == ["x", "beta"]
     mixed = make_signature([("x", 1.0, False), ("y", inspect.Parameter.empty, False)])
     assert parameters_text(mixed) == "x, y"
@@ -485,3 +487,30 @@ def test_a_missing_template_and_an_export_macro_say_what_to_write():
     macro = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(g, ns::g);"
     with pytest.raises(CellError, match=r"^In\[5\]:3: error: remove 'TVM_FFI_DLL_EXPORT_TYPED"):
         read("namespace ns { double g(double x) { return x; } }\n" + macro)
+
+
+def test_operators_that_share_a_function_keep_their_own_guards():
+    text = """/*---
+ops:
+  - op: shared::wide(Tensor x) -> Tensor
+    kernel: minus
+    derivatives: {x: minus(grad)}
+  - op: shared::narrow(Tensor x) -> Tensor
+    kernel: minus
+    dtypes: [float64]
+---*/
+template <typename T>
+void minus(tp::In<T> x, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = -x[i];
+}
+void minus_1() {}
+"""
+    spec = read(text)
+    assert [k.export for k in spec.kernels] == ["minus", "minus_2", "minus_3"]
+    report = tpkernel.build(text, checks=False)
+    assert report.module.wide(tp.ones(2)).tolist() == [-1.0, -1.0]
+    with pytest.raises(TypeError, match=r"\[shared::narrow\] .* expected float64"):
+        report.module.narrow(tp.ones(2))
+    x = tp.ones(2, requires_grad=True)
+    report.module.wide(x).sum().backward()  # the formula calls the function, not an operator
+    assert x.grad.tolist() == [-1.0, -1.0]

@@ -7,9 +7,9 @@ import pytest
 
 import tensorplay as tp
 import tpkernel
+from tensorplay.library.modules.spec import Argument
 from tpkernel.cell import parse_cell
 from tpkernel.reading import Options, read_cell
-from tpkernel.spec import Argument
 
 POINTER = "float* p = static_cast<float*>(x.data_ptr()); "
 CONSTANT = "const float* p = static_cast<const float*>(x.data_ptr()); "

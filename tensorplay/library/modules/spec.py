@@ -2,7 +2,8 @@
 
 The records here are all that later stations need: the C++ wrapper, the Python operator module,
 the fake kernel, the gradient, the checks in another process and the report are derived from them.
-:mod:`tpkernel.reading` fills them from front matter, typed views and plain signatures.
+:mod:`tpkernel.reading` fills them from front matter, typed views and plain signatures, and
+:mod:`tensorplay.library.modules.artifact` from the description inside a library file.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tpkernel.formulas import Formula
-from tpkernel.shapes import ShapeRules
+from tensorplay.library.modules.shapes import ShapeRules
 
 __all__ = [
     "DTYPES",
@@ -20,6 +20,7 @@ __all__ = [
     "BackwardCall",
     "CellSpec",
     "Derivative",
+    "Formula",
     "KernelSpec",
     "OperatorSpec",
     "Output",
@@ -111,6 +112,8 @@ class KernelSpec:
         Relations between the tensors' sizes.
     alias_ok
         Outputs may share memory with inputs.
+    suffix
+        Tells apart the exports of a function that several operators use with their own guards.
     """
 
     name: str
@@ -125,6 +128,12 @@ class KernelSpec:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
     alias_ok: bool = False
+    suffix: str = ""
+
+    @property
+    def export(self) -> str:
+        """The name under which the library exports the guarded function."""
+        return self.name + self.suffix
 
     @property
     def tensors(self) -> tuple[Argument, ...]:
@@ -138,6 +147,28 @@ class KernelSpec:
             (a.name, describe_guard(a) + (f", shape {rules[a.name]}" if a.name in rules else ""))
             for a in self.arguments
         ]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A checked formula.
+
+    Attributes
+    ----------
+    text
+        As the person wrote it.
+    source
+        The Python expression, with tensor functions spelled ``tp.…``.
+    reads
+        Names of inputs and results that it uses.
+    kernels
+        Other kernels of the cell that it calls.
+    """
+
+    text: str
+    source: str
+    reads: frozenset[str]
+    kernels: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -273,8 +304,8 @@ class CellSpec:
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
-        """All C++ functions that get an export, each once."""
-        found = {k.name: k for k in (*self.functions, *(o.kernel for o in self.operators))}
+        """All exports: C++ functions with their guards, each once."""
+        found = {k.export: k for k in (*self.functions, *(o.kernel for o in self.operators))}
         return tuple(found.values())
 
     @property

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import tensorplay as tp
+from tensorplay._tensor import Tensor
+from tensorplay.library.modules.rules import InputRules
+from tensorplay.library.modules.shapes import Dims, Like
+from tensorplay.library.modules.signatures import parameters_text, schema_signature
+from tensorplay.library.modules.spec import OperatorSpec, Output
 from tensorplay.ops.schema import parse_schema
-from tpkernel.rules import InputRules
-from tpkernel.shapes import Dims, Like
-from tpkernel.signatures import parameters_text, schema_signature
-from tpkernel.spec import CellSpec, OperatorSpec, Output
 
 __all__ = ["OperatorError", "OperatorSource", "define_operators", "operator_source"]
 
@@ -124,7 +124,7 @@ class _Writer:
                 f"    {output.name} = tp.empty({self.shape(output.name)}, "
                 f"dtype={self.dtype(output)})"
             )
-        call = f"kernels.{spec.kernel.name}({', '.join(self.call_arguments())})"
+        call = f"kernels.{spec.kernel.export}({', '.join(self.call_arguments())})"
         if spec.returned:
             lines.append(f"    return {call}")
         else:
@@ -279,18 +279,22 @@ def _docstring(text: str) -> list[str]:
 
 
 def _contiguous(value: Any) -> Any:
-    return value.contiguous() if isinstance(value, tp.Tensor) else value
+    return value.contiguous() if isinstance(value, Tensor) else value
 
 
-def define_operators(spec: CellSpec, kernels: Any) -> Mapping[str, Any]:
+def define_operators(
+    operators: Sequence[OperatorSpec], kernels: Any, *, owner: str = "tpkernel.cell"
+) -> Mapping[str, Any]:
     """Execute the generated source and return the operators' definitions by name.
 
     Parameters
     ----------
-    spec
-        The cell.
+    operators
+        What to define; one that another calls may stand anywhere.
     kernels
-        Object whose attributes are the cell's C++ functions.
+        Object whose attributes are the guarded C++ functions.
+    owner
+        The module that the definitions belong to: it may define them again, another one may not.
 
     Returns
     -------
@@ -302,22 +306,24 @@ def define_operators(spec: CellSpec, kernels: Any) -> Mapping[str, Any]:
     OperatorError
         The runtime does not take an operator, such as one whose name another module defined.
     """
+    import tensorplay as tp
+
     module: dict[str, Any] = {
-        "__name__": "tpkernel.cell",
+        "__name__": owner,
         "__doc__": None,
         "tp": tp,
         "math": math,
         "kernels": kernels,
         "rules": SimpleNamespace(
-            **{o.opname: InputRules(o) for o in spec.operators}, _contiguous=_contiguous
+            **{o.opname: InputRules(o) for o in operators}, _contiguous=_contiguous
         ),
     }
-    for operator in spec.operators:
+    for operator in operators:
         text = operator_source(operator).text
-        file = f"<tpkernel {operator.name}>"
+        file = f"<{owner} {operator.name}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         try:
             exec(compile(text, file, "exec"), module)  # noqa: S102  (source written above)
         except Exception as problem:
             raise OperatorError(operator, problem) from problem
-    return {o.opname: module[o.opname] for o in spec.operators}
+    return {o.opname: module[o.opname] for o in operators}

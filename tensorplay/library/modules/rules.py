@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tpkernel.shapes import Dims, same_shape
-from tpkernel.spec import DTYPES, Argument, KernelSpec, OperatorSpec
+from tensorplay.library.modules.shapes import Dims, same_shape
+from tensorplay.library.modules.spec import DTYPES, Argument, KernelSpec, OperatorSpec
 
 __all__ = ["InputRules"]
 
