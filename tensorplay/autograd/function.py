@@ -13,7 +13,7 @@ from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.batched import BatchedTensor
 from tensorplay.autograd.function_batching import (
     apply_by_generated_rule,
-    apply_by_own_rule,
+    apply_rule,
     refuse,
 )
 from tensorplay.autograd.function_context import FunctionContext, FunctionNode
@@ -90,7 +90,7 @@ class Function:
             )
             raise RuntimeError(message)
         if own:
-            return apply_by_own_rule(cls, inputs)
+            return apply_rule(cls.__name__, cls.vmap, inputs)
         if not cls.generate_vmap_rule:
             refuse(cls.__name__)
 

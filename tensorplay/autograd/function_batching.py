@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorplay._tensor import Tensor
@@ -21,7 +21,7 @@ from tensorplay.autograd.function_context import FunctionContext
 if TYPE_CHECKING:
     from tensorplay.autograd.function import Function
 
-__all__ = ["VmapInfo", "apply_by_generated_rule", "apply_by_own_rule", "refuse"]
+__all__ = ["VmapInfo", "apply_by_generated_rule", "apply_rule", "refuse"]
 
 
 class VmapInfo(NamedTuple):
@@ -50,37 +50,68 @@ def refuse(name: str) -> None:
 # --- a rule of its own ----------------------------------------------------------------------------
 
 
-def apply_by_own_rule(cls: type[Function], inputs: Sequence[Any]) -> Any:
-    """Call ``cls.vmap`` for the innermost level; outer levels come by when it applies something."""
-    level = levels_of(inputs)[-1]
-    values: list[Any] = []
-    in_dims: list[int | None] = []
-    for x in inputs:
-        batched = isinstance(x, BatchedTensor) and level in x._levels
-        values.append(expose(x, (level,)) if batched else x)
-        in_dims.append(0 if batched else None)
+def apply_rule(
+    name: str,
+    rule: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Call a rule for the innermost level; outer levels come by when it applies something.
+
+    Parameters
+    ----------
+    name
+        Whose rule, for messages.
+    rule
+        ``rule(info, in_dims, *args, **kwargs) -> (outputs, out_dims)``.
+    args, kwargs
+        The arguments, some of them batched, or lists of such.
+
+    Raises
+    ------
+    RuntimeError
+        The rule returned something else.
+    """
+    kwargs = kwargs or {}
+    level = levels_of([*args, *kwargs.values()])[-1]
+
+    def dim(value: Any) -> Any:
+        if isinstance(value, list):
+            return [dim(v) for v in value]
+        return 0 if isinstance(value, BatchedTensor) and level in value._levels else None
+
+    def exposed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [exposed(v) for v in value]
+        return expose(value, (level,)) if dim(value) == 0 else value
+
     outer, state.levels = state.levels, [x for x in state.levels if x is not level]
     try:
-        found = cls.vmap(VmapInfo(level.size, level.randomness), tuple(in_dims), *values)
+        found = rule(
+            VmapInfo(level.size, level.randomness),
+            tuple(dim(x) for x in args),
+            *(exposed(x) for x in args),
+            **{key: exposed(x) for key, x in kwargs.items()},
+        )
     finally:
         state.levels = outer
     if not isinstance(found, tuple) or len(found) != 2:
         message = (
-            f"[{cls.__name__}] expected the vmap staticmethod to return (outputs, out_dims), got "
+            f"[{name}] vmap: expected the rule to return (outputs, out_dims), got "
             f"{type(found).__name__}."
         )
         raise RuntimeError(message)
     outputs, out_dims = found
     if not isinstance(outputs, (tuple, list)):
-        return _rebatched(cls.__name__, outputs, out_dims, level)
+        return _rebatched(name, outputs, out_dims, level)
     dims = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(outputs)
     if len(dims) != len(outputs):
         message = (
-            f"[{cls.__name__}] vmap returned {len(outputs)} outputs and {len(dims)} out_dims: "
+            f"[{name}] vmap returned {len(outputs)} outputs and {len(dims)} out_dims: "
             "they need the same structure."
         )
         raise RuntimeError(message)
-    return tuple(_rebatched(cls.__name__, x, d, level) for x, d in zip(outputs, dims, strict=True))
+    return type(outputs)(_rebatched(name, x, d, level) for x, d in zip(outputs, dims, strict=True))
 
 
 def _rebatched(name: str, value: Any, dim: int | None, level: Level) -> Any:

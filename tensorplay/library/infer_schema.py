@@ -16,6 +16,7 @@ import numpy as np
 from tensorplay._device import device
 from tensorplay._dtype import dtype
 from tensorplay._tensor import Tensor
+from tensorplay.library.tags import Tag, check_tags
 from tensorplay.ops.schema import (
     NO_DEFAULT,
     Alias,
@@ -266,12 +267,17 @@ def _argument(
 
 
 def schema_of(
-    function: Any, *, mutates_args: Any = (), namespace: str | None = None, name: str | None = None
+    function: Any,
+    *,
+    mutates_args: Any = (),
+    namespace: str | None = None,
+    name: str | None = None,
+    tags: Any = (),
 ) -> FunctionSchema:
     """Return the schema that the annotations of `function` say; see `infer_schema`."""
     signature = inspect.signature(function)
     scope = _scope(inspect.unwrap(function))
-    mutated = _mutated_names(function, mutates_args)
+    mutated = _mutated_names(function, mutates_args) or _tagged_names(function, tags)
     arguments: list[Argument] = []
     where = ""
     try:
@@ -285,7 +291,40 @@ def schema_of(
             returns = () if mutated else (Return(SchemaType("Tensor")),)
     except _UnresolvedError as error:
         _fail(function, f"{where}: {error}.")
-    return FunctionSchema(name or function.__name__, tuple(arguments), returns, namespace)
+    if Tag.inplace in tags or Tag.out in tags:
+        returns = _returned_arguments(arguments, returns)
+    schema = FunctionSchema(name or function.__name__, tuple(arguments), returns, namespace)
+    check_tags("infer_schema", schema, tags)
+    return schema
+
+
+def _tagged_names(function: Any, tags: Any) -> tuple[str, ...]:
+    """Return the arguments that a tag says are written."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if Tag.inplace in tags and parameters:
+        return (parameters[0].name,)
+    if Tag.out in tags:
+        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        scope = _scope(inspect.unwrap(function))
+        return tuple(p.name for p in keywords if _is_tensor(p.annotation, scope))
+    return ()
+
+
+def _is_tensor(annotation: Any, scope: _Scope) -> bool:
+    try:
+        return annotation is inspect.Parameter.empty or _type_of(annotation, scope).is_tensor
+    except (_UnsupportedError, _UnresolvedError):
+        return False  # said where the argument itself is read
+
+
+def _returned_arguments(
+    arguments: list[Argument], returns: tuple[Return, ...]
+) -> tuple[Return, ...]:
+    """Give each tensor result the alias of the written argument in its place."""
+    written = [a.alias for a in arguments if a.is_write]
+    if len(written) != len(returns):
+        return returns  # `check_tags` says what is wrong
+    return tuple(Return(r.type, r.name, a) for r, a in zip(returns, written, strict=True))
 
 
 def _mutated_names(function: Any, mutates_args: Any) -> tuple[str, ...] | str:
@@ -335,7 +374,8 @@ def infer_schema(
     op_name
         Name put before the parenthesis; without it the text starts there.
     tags
-        Accepted for symmetry with `custom_op`.
+        Marks of `Tag`: with `Tag.inplace` or `Tag.out` the results are the written arguments, and
+        `mutates_args` may be empty.
 
     Returns
     -------
@@ -345,7 +385,8 @@ def infer_schema(
     Raises
     ------
     ValueError
-        An annotation or default has no schema type; the message shows the signature.
+        An annotation or default has no schema type, or a tag's rule is broken; the message shows
+        the signature.
     TypeError
         `mutates_args` holds something that is no name.
 
@@ -356,5 +397,5 @@ def infer_schema(
     >>> tp.library.infer_schema(scale, mutates_args=())
     '(Tensor x, float factor=2.0) -> Tensor'
     """
-    schema = schema_of(prototype_function, mutates_args=mutates_args)
+    schema = schema_of(prototype_function, mutates_args=mutates_args, tags=tags)
     return f"{op_name or ''}{schema.signature()}"

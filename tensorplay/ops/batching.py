@@ -32,6 +32,7 @@ from tensorplay.autograd.batched import (
     state,
     union,
 )
+from tensorplay.autograd.function_batching import apply_rule
 from tensorplay.autograd.inplace import check_writable
 from tensorplay.ops.operator import OPERATORS, Composite, Operator
 from tensorplay.ops.primitive import Primitive
@@ -131,6 +132,10 @@ def _is_random(operator: Primitive) -> bool:
 def apply_batched(operator: Primitive, args: tuple[Any, ...]) -> Any:
     """Run `operator` for all samples of its batched arguments."""
     values = [_settled(v) for v in operator._prepare(args)[0]]
+    if operator.vmap_rule is not None:
+        split = sum(not a.kwarg_only for a in operator.schema.arguments)
+        keywords = dict(zip(operator.names[split:], values[split:], strict=True))
+        return apply_rule(operator.schema.qualname, operator.vmap_rule, values[:split], keywords)
     if _is_random(operator):
         return _run_random(operator, values)
     levels = union(values)

@@ -94,6 +94,8 @@ class Primitive(Operator):
         self.scalars = scalars
         self.check_first = check_first
         self.ufunc = ufunc
+        #: How an operator of a user runs inside of vmap; the built-in ones have theirs in a table.
+        self.vmap_rule: Callable[..., Any] | None = None
         self._saves: dict[tuple[bool, ...], tuple[tuple[str, ...], bool]] = {}
         super().__init__(schema, doc, **options)
         arguments = self.schema.arguments

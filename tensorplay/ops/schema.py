@@ -150,6 +150,11 @@ class FunctionSchema:
         """The name with its namespace: ``ns::name``."""
         return self.name if self.namespace is None else f"{self.namespace}::{self.name}"
 
+    @property
+    def full_name(self) -> str:
+        """The name with namespace and overload: ``ns::name.overload``."""
+        return f"{self.qualname}.{self.overload}" if self.overload else self.qualname
+
     def index_of(self, name: str) -> int:
         """Return the position of the argument `name`; KeyError if there is none."""
         return self._index[name]
@@ -171,8 +176,7 @@ class FunctionSchema:
         return f"({', '.join(parts)}) -> {result}"
 
     def __str__(self) -> str:
-        overload = f".{self.overload}" if self.overload else ""
-        return f"{self.qualname}{overload}{self.signature()}"
+        return f"{self.full_name}{self.signature()}"
 
 
 _ESCAPED: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}

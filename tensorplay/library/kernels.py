@@ -1,0 +1,153 @@
+"""The kernels of one operator: which runs for the device of a call's tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tensorplay import _device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorplay.ops.schema import FunctionSchema
+
+__all__ = ["COMPOSITE", "DEFAULT", "Kernels", "kernel_key"]
+
+#: The key of a kernel for all devices.
+DEFAULT: Final = None
+#: The key of a body in other operators, which are recorded in its place.
+COMPOSITE: Final = "composite"
+
+_DEVICES: Final = ("cpu", "cuda", "meta")
+_SPELLINGS: Final = {
+    "": DEFAULT,
+    "default": DEFAULT,
+    "compositeexplicitautograd": DEFAULT,
+    "compositeimplicitautograd": COMPOSITE,
+    **{d: d for d in _DEVICES},
+}
+
+
+def kernel_key(where: str, spelling: Any) -> str | None:
+    """Return the key of a kernel from a device type or a composite spelling.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no string, or names neither.
+    """
+    if not isinstance(spelling, str):
+        message = (
+            f"[{where}] argument 'types': expected a device type or a composite spelling, got "
+            f"{spelling!r}."
+        )
+        raise TypeError(message)
+    found = _SPELLINGS.get(spelling.lower(), "unknown")
+    if found == "unknown":
+        advice = ""
+        if spelling.lower().startswith("autograd"):
+            advice = " Gradients are set by tensorplay.library.register_autograd."
+        message = (
+            f"[{where}] argument 'types': expected one of {', '.join(_DEVICES)}, default, "
+            "CompositeExplicitAutograd (a kernel for all devices) or CompositeImplicitAutograd "
+            f"(a body in other operators), got {spelling!r}.{advice}"
+        )
+        raise ValueError(message)
+    return found
+
+
+class Kernels:
+    """Kernels by device type, the fake kernel, and which are switched off.
+
+    Attributes
+    ----------
+    by_key : dict
+        A function for each of ``"cpu"``, ``"cuda"``, ``"meta"``, `DEFAULT` and `COMPOSITE` that
+        was registered.
+    disabled : frozenset
+        Keys that are switched off.
+    fake : callable or None
+        Gives results without data.
+    """
+
+    def __init__(self, schema: FunctionSchema) -> None:
+        self._schema = schema
+        self.by_key: dict[str | None, Callable[..., Any]] = {}
+        self.disabled: frozenset[str | None] = frozenset()
+        self.fake: Callable[..., Any] | None = None
+
+    def get(self, key: str | None) -> Callable[..., Any] | None:
+        """Return the kernel under a key, None if there is none or it is switched off."""
+        return None if key in self.disabled else self.by_key.get(key)
+
+    def switch(self, key: str | None, *, enabled: bool) -> None:
+        """Switch a kernel on or off."""
+        self.disabled = self.disabled - {key} if enabled else self.disabled | {key}
+
+    def composite(self, device: str) -> Callable[..., Any] | None:
+        """Return the body in other operators, if no kernel or fake kernel takes its place."""
+        found = self.by_key.get(COMPOSITE)
+        if found is None or self.get(device) is not None or self.get(DEFAULT) is not None:
+            return None
+        return None if device == "meta" and self.fake is not None else found
+
+    def concrete(self, device: str) -> Callable[..., Any]:
+        """Return the kernel for a device.
+
+        Raises
+        ------
+        NotImplementedError
+            There is none.
+        """
+        kernel = self.get(device) or self.get(DEFAULT)
+        if kernel is None:
+            schema = self._schema
+            known = ", ".join(sorted(k for k in self.by_key if k in _DEVICES)) or "none"
+            off = ", ".join(sorted(str(k) for k in self.disabled))
+            state = f" (switched off: {off})" if off else ""
+            message = (
+                f"[{schema.full_name}] no kernel for device {device}; registered: {known}{state}. "
+                f"Write @tensorplay.library.register_kernel('{schema.full_name}', '{device}')."
+            )
+            raise NotImplementedError(message)
+        return kernel
+
+    def abstract(self) -> Callable[..., Any]:
+        """Return the function that gives results without data.
+
+        Raises
+        ------
+        NotImplementedError
+            None was registered, and the schema alone does not say what comes.
+        """
+        fake = self.fake or self.get("meta")
+        if fake is None:
+            fake = self._written_back()
+        if fake is None:
+            name = self._schema.full_name
+            message = (
+                f"[{name}] no fake kernel was registered, so shapes cannot be computed without "
+                f"data. Write @tensorplay.library.register_fake('{name}')."
+            )
+            raise NotImplementedError(message)
+
+        def on_meta(*args: Any, **kwargs: Any) -> Any:
+            with _device.META:  # what the fake kernel makes has no data either
+                return fake(*args, **kwargs)
+
+        return on_meta
+
+    def _written_back(self) -> Callable[..., Any] | None:
+        """Return the fake kernel of an operator that returns what it writes, or nothing."""
+        schema = self._schema
+        by_set = {a.alias.before: i for i, a in enumerate(schema.arguments) if a.alias is not None}
+        if any(r.alias is None for r in schema.returns):
+            return None
+        places = [by_set[r.alias.before] for r in schema.returns if r.alias is not None]
+        names = [a.name for a in schema.arguments]
+
+        def returned(*args: Any, **kwargs: Any) -> Any:
+            found = [args[p] if p < len(args) else kwargs[names[p]] for p in places]
+            return found[0] if len(found) == 1 else tuple(found) or None
+
+        return returned

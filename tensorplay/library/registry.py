@@ -1,0 +1,229 @@
+"""The operators that users have defined, by name."""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import re
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from tensorplay.library.custom_primitive import CustomPrimitive
+from tensorplay.library.definitions import CustomOpDef
+from tensorplay.library.owners import same_owner
+from tensorplay.ops import NAMESPACES, Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from tensorplay.library.owners import Owner
+    from tensorplay.ops.schema import FunctionSchema
+
+__all__ = ["OverloadPacket", "check_name", "find", "install", "remove"]
+
+_WORD: Final = r"[A-Za-z_]\w*"
+_QUALNAME: Final = re.compile(rf"({_WORD})::({_WORD})(?:\.({_WORD}))?\Z")
+_REGISTRY: Final[dict[str, CustomOpDef]] = {}
+_lock: Final = threading.RLock()
+
+
+class OverloadPacket:
+    """The overloads of one name, where none is the default: ``tensorplay.ops.ns.op.out``.
+
+    A call goes to the first overload, in the order of definition, that takes the arguments.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The common name."""
+        return self._name
+
+    def overloads(self) -> list[str]:
+        """Return the names of the overloads."""
+        return overloads_of(self._name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the first overload that takes these arguments.
+
+        Raises
+        ------
+        TypeError
+            None does.
+        """
+        reasons = []
+        for overload in self.overloads():
+            found = _REGISTRY[f"{self._name}.{overload}"]
+            try:
+                found.__signature__.bind(*args, **kwargs)
+            except TypeError as problem:
+                reasons.append(f"{found.schema}: {problem}")
+                continue
+            return found(*args, **kwargs)
+        message = f"[{self._name}] no overload takes these arguments. " + "; ".join(reasons)
+        raise TypeError(message)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return overload_of(self._name, name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.overloads()]
+
+    def __repr__(self) -> str:
+        return f"<overloads of {self._name}: {', '.join(self.overloads())}>"
+
+
+def overloads_of(name: str) -> list[str]:
+    """Return the overloads of `name`, ``"default"`` for the one without a name of its own."""
+    found = ["default"] if name in _REGISTRY else []
+    start = f"{name}."
+    return found + [key[len(start) :] for key in _REGISTRY if key.startswith(start)]
+
+
+def overload_of(name: str, overload: str) -> CustomOpDef:
+    """Return one overload.
+
+    Raises
+    ------
+    AttributeError
+        There is none of this name.
+    """
+    found = _REGISTRY.get(name if overload == "default" else f"{name}.{overload}")
+    if found is None:
+        known = ", ".join(overloads_of(name)) or "none"
+        message = f"operator {name} has no overload or attribute '{overload}'; overloads: {known}."
+        raise AttributeError(message)
+    return found
+
+
+def check_name(where: str, name: Any, *, overload: bool = False) -> tuple[str, str]:
+    """Return namespace and name of a qualified name.
+
+    Parameters
+    ----------
+    where, name
+        The function that was called, and what it was given.
+    overload
+        Whether the name of an overload may follow.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no string, or not of the form ``ns::name``.
+    """
+    if not isinstance(name, str):
+        message = f"[{where}] argument 'name': expected str, got {type(name).__name__}."
+        raise TypeError(message)
+    match = _QUALNAME.match(name)
+    if (
+        match is None
+        or (match[3] and not overload)
+        or any(keyword.iskeyword(part) for part in match.groups() if part)
+    ):
+        message = (
+            f"[{where}] argument 'name': expected a qualified op name such as "
+            f"'mylib::softplus', got {name!r}."
+        )
+        raise ValueError(message)
+    return match[1], match[2]
+
+
+def find(where: str, op: Any) -> CustomOpDef:
+    """Return the operator `op`, given as such or by name.
+
+    Raises
+    ------
+    RuntimeError
+        No operator has this name.
+    """
+    if isinstance(op, CustomOpDef):
+        return op
+    if isinstance(op, OverloadPacket):
+        message = (
+            f"[{where}] argument 'op': {op.name} has several overloads and no default; expected "
+            f"one of {', '.join(f'{op.name}.{o}' for o in op.overloads())}."
+        )
+        raise RuntimeError(message)  # noqa: TRY004  (a name that says too little)
+    check_name(where, op, overload=True)
+    found = _REGISTRY.get(op)
+    if found is None:
+        known = sorted(_REGISTRY)
+        near = difflib.get_close_matches(op, known, 3, 0.5) or known[:8]
+        message = (
+            f"[{where}] unknown operator {op!r}: it does not exist. "
+            f"Defined: {', '.join(near) or 'none'}."
+        )
+        raise RuntimeError(message)
+    return found
+
+
+def install(
+    where: str,
+    schema: FunctionSchema,
+    owner: Owner,
+    *,
+    doc: str = "",
+    tags: Iterable[Any] = (),
+    function: Callable[..., Any] | None = None,
+    kernels: Mapping[str | None, Callable[..., Any]] | None = None,
+) -> CustomOpDef:
+    """Make an operator and put it under its name.
+
+    Raises
+    ------
+    RuntimeError
+        Another owner already defined an operator of this name.
+    """
+    name = schema.full_name
+    assert schema.namespace is not None  # noqa: S101  (names are qualified when they come here)
+    with _lock:
+        present = _REGISTRY.get(name)
+        if present is not None and not (
+            same_owner(present.owner, owner) and not present.shares_text_with(function)
+        ):
+            message = (
+                f"[{where}] {name} is already defined by {present.owner}; {owner} cannot define "
+                f"it again. Choose another name, or write tensorplay.library.remove('{name}') "
+                "before it."
+            )
+            raise RuntimeError(message)
+        text = doc or (function.__doc__ if function is not None else None)
+        primitive = CustomPrimitive(schema, text or f"Custom operator {name}.")
+        primitive.kernels.by_key.update(kernels or {})
+        made = CustomOpDef(primitive, owner, tuple(tags), function)
+        _REGISTRY[name] = made
+        _publish(schema.namespace, schema.name)
+    return made
+
+
+def remove(op: Any) -> None:
+    """Take an operator out of the registry; what holds it already can go on calling it.
+
+    Raises
+    ------
+    RuntimeError
+        No operator has this name, or another one does by now.
+    """
+    definition = find("remove", op)
+    with _lock:
+        if _REGISTRY.get(definition.name) is not definition:
+            message = f"[remove] {definition.name}: this definition has been replaced."
+            raise RuntimeError(message)
+        del _REGISTRY[definition.name]
+        _publish(definition.namespace, definition.opname)
+
+
+def _publish(namespace: str, opname: str) -> None:
+    """Show in ``tensorplay.ops`` what the registry has of a name."""
+    qualname = f"{namespace}::{opname}"
+    space = NAMESPACES.setdefault(namespace, Namespace(namespace))
+    if qualname in _REGISTRY:
+        space._members[opname] = _REGISTRY[qualname]
+    elif overloads_of(qualname):
+        space._members[opname] = OverloadPacket(qualname)
+    else:
+        space._members.pop(opname, None)

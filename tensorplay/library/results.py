@@ -1,0 +1,176 @@
+"""What a kernel returned, compared with the schema, on tensor objects of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorplay._tensor import Tensor
+from tensorplay.library.nested import flatten
+from tensorplay.ops.arguments import SCALARS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorplay.ops.schema import FunctionSchema, SchemaType
+
+__all__ = ["checked_results", "overlap"]
+
+
+def checked_results(
+    schema: FunctionSchema, result: Any, values: list[Any], inner: list[Any], *, meta: bool
+) -> list[Any]:
+    """Return the results as a list that matches the schema, on tensor objects of their own.
+
+    Parameters
+    ----------
+    schema
+        The operator's.
+    result
+        What the kernel returned.
+    values, inner
+        The arguments of the call, and what the kernel got in place of them.
+    meta
+        Whether the tensors have no data.
+
+    Raises
+    ------
+    RuntimeError
+        Number or kind is not the schema's, or a result shares memory with an argument or
+        with another result.
+    """
+    returns = schema.returns
+    if len(returns) == 1:
+        given: Sequence[Any] = [result]
+    elif isinstance(result, (tuple, list)):
+        given = result
+    else:
+        given = [] if result is None else [result]
+    if len(given) != len(returns):
+        expected = f"{len(returns)} values" if returns else "None"
+        got = f"{len(given)} values" if len(given) > 1 else type(result).__name__
+        message = f"[{schema.full_name}] result: expected {expected} by the schema, got {got}."
+        raise RuntimeError(message)
+    outs: list[Any] = []
+    for number, (out, declared) in enumerate(zip(given, returns, strict=True)):
+        if declared.alias is not None:
+            outs.append(_written_argument(schema, number, out, values, inner))
+        else:
+            outs.append(_result(schema, number, out, declared.type, meta=meta))
+    _check_aliases(schema, outs, values)
+    return outs
+
+
+def _written_argument(
+    schema: FunctionSchema, number: int, out: Any, values: list[Any], inner: list[Any]
+) -> Any:
+    """Return the argument that the schema says is result `number`."""
+    alias = schema.returns[number].alias
+    before = "" if alias is None else alias.before
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias is not None and argument.alias.before == before:
+            if out is inner[position]:
+                return values[position]
+            message = (
+                f"[{schema.full_name}] result {number}: expected argument '{argument.name}' "
+                f"itself, as {schema} says, got another {type(out).__name__}. "
+                f"Write `return {argument.name}`."
+            )
+            raise RuntimeError(message)
+    message = f"[{schema.full_name}] result {number}: no argument has the alias set {alias}."
+    raise RuntimeError(message)
+
+
+def _result(schema: FunctionSchema, number: int, out: Any, kind: SchemaType, *, meta: bool) -> Any:
+    if out is None and kind.optional:
+        return None
+    try:
+        if kind.is_list:
+            if not isinstance(out, (list, tuple)):
+                raise TypeError
+            return [
+                None if x is None and kind.list_of_optional else _one_result(x, kind.base)
+                for x in out
+            ]
+        found = _one_result(out, kind.base)
+    except TypeError:
+        advice = ""
+        if kind.base == "Tensor" and isinstance(out, np.ndarray):
+            advice = " Write tensorplay.from_numpy(result)."
+        message = (
+            f"[{schema.full_name}] result {number}: expected {kind} by the schema, got "
+            f"{type(out).__name__}.{advice}"
+        )
+        raise RuntimeError(message) from None
+    if isinstance(found, Tensor) and found.is_meta is not meta:
+        expected = "meta" if meta else "cpu"
+        message = (
+            f"[{schema.full_name}] result {number}: expected a tensor on device {expected}, got "
+            f"one on {found.device}."
+        )
+        raise RuntimeError(message)
+    return found
+
+
+def _check_aliases(schema: FunctionSchema, outs: list[Any], values: list[Any]) -> None:
+    seen: list[tuple[str, Tensor]] = [
+        (f"argument '{a.name}'", t)
+        for v, a in zip(values, schema.arguments, strict=True)
+        for t in flatten([v])
+    ]
+    for number, out in enumerate(outs):
+        for tensor in flatten([out]):
+            if any(tensor is other for _, other in seen):
+                continue  # an argument that the schema says is returned
+            for name, other in seen:
+                if overlap(tensor, other):
+                    message = (
+                        f"[{schema.full_name}] output {number} may not alias {name}: they share "
+                        f"memory. Return a copy (`return result.clone()`), or declare an "
+                        f"in-place operator (mutates_args=...) and return nothing."
+                    )
+                    raise RuntimeError(message)
+            seen.append((f"output {number}", tensor))
+
+
+_NUMBERS: dict[str, tuple[tuple[type, ...], type]] = {
+    "int": ((int, np.integer), int),
+    "SymInt": ((int, np.integer), int),
+    "float": ((int, float, np.integer, np.floating), float),
+    "bool": ((bool, np.bool_), bool),
+    "str": ((str,), str),
+}
+
+
+def _one_result(out: Any, base: str) -> Any:
+    """Return one result in the form that the schema's type has in Python; TypeError if it cannot.
+
+    A tensor is returned as a new object on the same memory: what the kernel keeps for itself
+    gets no history.
+    """
+    if base == "Tensor":
+        if isinstance(out, Tensor):
+            return out.detach()
+    elif base == "Scalar":
+        if isinstance(out, SCALARS):
+            return out.item() if isinstance(out, np.generic) else out
+    elif base in _NUMBERS:
+        admitted, make = _NUMBERS[base]
+        if isinstance(out, admitted):
+            return make(out)
+    else:
+        return out
+    raise TypeError
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors share memory; True where that is too dear to find out."""
+    if a.is_meta or b.is_meta:
+        return a._array is b._array
+    if not np.may_share_memory(a._array, b._array):
+        return False
+    try:
+        return bool(np.shares_memory(a._array, b._array, max_work=10_000))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True  # the bounds overlap and the answer is dear: the cautious one

@@ -1,0 +1,500 @@
+"""`Library`, `define`, `impl`, overloads, kernels by key and the marks of operators."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorplay as tp
+from tensorplay import Tensor, library
+from tensorplay.library import EffectType, Library, Tag, custom_op
+from tests.library.cubes import x64
+
+
+@pytest.fixture
+def ns(name: str) -> str:
+    """Return a namespace that no other test has."""
+    return name.replace("::", "_")
+
+
+# --- declared first, kernels later ----------------------------------------------------------------
+
+
+def test_a_declared_operator_gets_kernels_later(name: str) -> None:
+    library.define(name, "(Tensor x, float k=2.0) -> Tensor")
+    op = library.get_op(name)
+    assert str(op.schema) == f"{name}(Tensor x, float k=2.0) -> Tensor"
+    with pytest.raises(NotImplementedError, match="no kernel for device cpu"):
+        op(tp.ones(1))
+
+    @library.impl(name, "cpu")
+    def kernel(x: Tensor, k: float) -> Tensor:
+        return x * k
+
+    assert op(tp.ones(2)).tolist() == [2, 2]
+    library.impl(name, ("default", "meta"), lambda x, k: x * (k + 1))
+    assert op(tp.ones(2)).tolist() == [2, 2]  # its own device goes first
+    assert op(tp.ones(2, device="meta")).shape == (2,)
+    assert library.get_kernel(op, "cpu") is kernel
+
+
+def test_one_pasted_text_declares(name: str) -> None:
+    library.define(f"{name}(Tensor x) -> (Tensor, int)")
+    library.impl(name, "default", lambda x: (x + 1, x.numel()))
+    value, count = library.get_op(name)(tp.ones(3))
+    assert value.tolist() == [2, 2, 2]
+    assert count == 3
+
+
+def test_declaring_again_replaces_schema_and_kernels(name: str) -> None:
+    library.define(name, "(Tensor x) -> Tensor")
+    library.impl(name, "default", lambda x: x + 1)
+    library.define(name, "(Tensor x, int n) -> Tensor")
+    with pytest.raises(NotImplementedError, match="no kernel"):
+        library.get_op(name)(tp.ones(1), 2)
+    assert "SymInt n" in str(library.get_op(name).schema) or "int n" in str(
+        library.get_op(name).schema
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "text"),
+    [
+        (("plain", "(Tensor x) -> Tensor"), ValueError, "qualified op name"),
+        (("a::b::c(Tensor x) -> Tensor",), ValueError, "qualified op name"),
+        (("tests_define::x Tensor x -> Tensor",), ValueError, r"expected 'name\(arguments\)"),
+        (("tests_define::x", "(Tensr x) -> Tensor"), ValueError, "unknown type specifier"),
+        (("tests_define::x", "(Tensor(a) x) -> Tensor(a)"), ValueError, "returns a view"),
+        (("tests_define::x", "tests_other::x(Tensor x) -> Tensor"), ValueError, "the schema of"),
+        ((3,), TypeError, "expected str"),
+    ],
+)
+def test_bad_declarations(args: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        library.define(*args)
+    assert not library.has_op("tests_define::x")
+
+
+@pytest.mark.parametrize(
+    ("types", "error", "text"),
+    [
+        ("tpu", ValueError, "expected one of cpu, cuda, meta, default"),
+        ("AutogradCPU", ValueError, "register_autograd"),
+        (3, TypeError, "argument 'types'"),
+        (("cpu", 3), TypeError, "argument 'types'"),
+    ],
+)
+def test_bad_types(name: str, types: Any, error: type[Exception], text: str) -> None:
+    library.define(name, "(Tensor x) -> Tensor")
+    with pytest.raises(error, match=text):
+        library.impl(name, types, lambda x: x)
+
+
+def test_unknown_operators_are_named_with_the_nearest(name: str) -> None:
+    library.define(name, "(Tensor x) -> Tensor")
+    wrong = f"{name}x"
+    for call in (
+        lambda: library.impl(wrong, "cpu", lambda x: x),
+        lambda: library.register_vmap(wrong, lambda *a: a),
+        lambda: library.register_effectful(wrong, None),
+        lambda: library.get_kernel(wrong, "cpu"),
+        lambda: library.remove(wrong),
+    ):
+        with pytest.raises(RuntimeError, match=rf"does not exist.*{name}"):
+            call()
+
+
+# --- libraries ------------------------------------------------------------------------------------
+
+
+def test_a_library_declares_and_implements(ns: str) -> None:
+    lib = Library(ns, "DEF")
+    assert lib.define("scale(Tensor x, *, float k=3.0) -> Tensor") == f"{ns}::scale"
+    assert lib.define(f"{ns}::shift(Tensor x) -> Tensor", tags=Tag.pointwise) == f"{ns}::shift"
+    lib.impl("scale", lambda x, k: x * k)
+
+    @lib.impl(f"{ns}::shift", device_type="cpu")
+    def shift(x: Tensor) -> Tensor:
+        return x + 1
+
+    space = getattr(tp.ops, ns)
+    assert space.scale(tp.ones(1)).tolist() == [3]
+    assert space.shift(tp.ones(1)).tolist() == [2]
+    assert space.shift.tags == (Tag.pointwise,)
+    lib.impl("shift", lambda x: x + 5, "meta")  # the key may be the third positional argument
+    assert library.get_kernel(f"{ns}::shift", "Meta") is not None
+
+    fragment = Library(ns, "FRAGMENT")
+    fragment.define("more(Tensor x) -> Tensor")
+    Library(ns, "IMPL").impl("more", lambda x: x * 7)
+    assert space.more(tp.ones(1)).tolist() == [7]
+    fragment.close()
+    with pytest.raises(AttributeError, match="no operator 'more'"):
+        _ = space.more
+    assert space.scale(tp.ones(1)).tolist() == [3]
+    lib.close()
+    assert not library.has_op(f"{ns}::scale")
+
+
+def test_a_second_definition_of_a_namespace(ns: str) -> None:
+    first = Library(ns, "DEF")
+    with pytest.raises(RuntimeError, match=r"only a single DEF Library.*FRAGMENT"):
+        Library(ns, "DEF")
+    first.close()
+    Library(ns, "DEF").close()
+
+
+def test_the_same_place_starts_a_namespace_again(ns: str) -> None:
+    for number in range(2):
+        lib = Library(ns, "DEF")
+        lib.define("f(Tensor x) -> Tensor")
+        lib.impl("f", lambda x, n=number: x + n)
+    assert getattr(tp.ops, ns).f(tp.zeros(1)).tolist() == [1]
+    lib.close()
+
+
+def test_libraries_check_what_they_are_given(ns: str) -> None:
+    with pytest.raises(ValueError, match="expected an identifier"):
+        Library("a::b", "DEF")
+    with pytest.raises(ValueError, match="expected one of DEF, IMPL, FRAGMENT"):
+        Library(ns, "def")
+    lib = Library(ns, "FRAGMENT")
+    with pytest.raises(ValueError, match="not in the namespace"):
+        lib.define("other::f(Tensor x) -> Tensor")
+    with pytest.raises(ValueError, match=r"expected 'name\(arguments\)"):
+        lib.define("f")
+    with pytest.raises(ValueError, match="alias_analysis"):
+        lib.define("f(Tensor x) -> Tensor", alias_analysis="CONSERVATIVE")
+    with pytest.raises(RuntimeError, match="does not exist"):
+        lib.impl("nothing", lambda x: x)
+    with pytest.raises(RuntimeError, match="expected a library of kind DEF or FRAGMENT"):
+        Library(ns, "IMPL").define("f(Tensor x) -> Tensor")
+    with pytest.raises(NotImplementedError, match="fallback"):
+        lib.fallback(lambda x: x)
+    lib.define("f(Tensor x) -> Tensor")
+    lib.impl("f", lambda x: x + 1)
+    with pytest.raises(RuntimeError, match="allow_override is False"):
+        lib.impl("f", lambda x: x + 2, allow_override=False)
+    with pytest.raises(TypeError, match="expected a Library"):
+        library.impl(f"{ns}::f", "cpu", lambda x: x, lib="lib")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not in the namespace"):
+        library.register_kernel(f"{ns}::f", "cpu", lambda x: x, lib=Library(f"{ns}2", "FRAGMENT"))
+    library.register_fake(f"{ns}::f", lambda x: x.clone(), lib=lib)
+    with pytest.raises(RuntimeError, match="fake kernel already"):
+        library.register_fake(f"{ns}::f", lambda x: x, allow_override=False)
+    lib.close()
+
+
+# --- overloads ------------------------------------------------------------------------------------
+
+
+def test_overloads(ns: str) -> None:
+    lib = Library(ns, "DEF")
+    lib.define("add.Scalar(Tensor x, Scalar y) -> Tensor")
+    lib.define("add.pair(Tensor x, Tensor y, Tensor z) -> Tensor")
+    lib.impl("add.Scalar", lambda x, y: x + y)
+    lib.impl("add.pair", lambda x, y, z: x + y + z)
+    packet = getattr(tp.ops, ns).add
+    assert packet.overloads() == ["Scalar", "pair"]
+    assert packet(tp.ones(1), 2).tolist() == [3]
+    assert packet(tp.ones(1), tp.ones(1), tp.ones(1)).tolist() == [3]
+    assert packet.Scalar.name == f"{ns}::add.Scalar"
+    assert packet.Scalar.opname == "add"
+    with pytest.raises(TypeError, match="no overload takes these arguments"):
+        packet()
+    with pytest.raises(AttributeError, match="overloads: Scalar, pair"):
+        _ = packet.nothing
+    with pytest.raises(RuntimeError, match="several overloads"):
+        library.register_fake(packet, lambda x: x)
+    lib.define("add(Tensor x) -> Tensor")
+    lib.impl("add", lambda x: x.clone())
+    op = getattr(tp.ops, ns).add
+    assert op.default is op
+    assert op.pair(tp.ones(1), tp.ones(1), tp.ones(1)).tolist() == [3]
+    with pytest.raises(AttributeError, match="overloads: default, Scalar, pair"):
+        _ = op.nothing
+    lib.close()
+
+
+# --- kernels by key -------------------------------------------------------------------------------
+
+
+def test_a_composite_is_recorded(name: str) -> None:
+    library.define(name, "(Tensor x, Tensor[] rest, int k=2) -> Tensor")
+    library.impl(name, "CompositeImplicitAutograd", lambda x, rest, k: (x**k * rest[0]).sum())
+    op = library.get_op(name)
+    x = x64(3)
+    op(x, [x * 2]).backward()
+    assert tp.autograd.gradcheck(lambda a, b: op(a, [b]), (x64(3), x64(3)))
+    assert op(tp.ones(3, device="meta"), [tp.ones(3, device="meta")]).shape == ()
+    # A kernel of the device goes before it, and is opaque again.
+    library.impl(name, "cpu", lambda x, rest, k: x.sum())
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        op(x64(3), [x64(3)]).backward()
+
+
+def test_kernels_switched_off(name: str) -> None:
+    @custom_op(name)
+    def op(x: Tensor) -> Tensor:
+        return x + 1
+
+    op.register_kernel("cpu", lambda x: x + 2)
+    x = tp.zeros(1)
+    assert op(x).tolist() == [2]
+    with op.set_kernel_enabled("cpu", False):
+        assert op(x).tolist() == [1]
+        with pytest.raises(LookupError, match="is switched off"):
+            library.get_kernel(op, "cpu")
+        with (
+            pytest.warns(UserWarning, match="already disabled"),
+            op.set_kernel_enabled("cpu", False),
+        ):
+            assert op(x).tolist() == [1]
+        op.register_kernel("cpu", lambda x: x + 3)
+        assert op(x).tolist() == [1]  # registered while off: off
+        with op.set_kernel_enabled("cpu"):
+            assert op(x).tolist() == [3]
+    assert op(x).tolist() == [3]
+    with pytest.warns(UserWarning, match="already enabled"), op.set_kernel_enabled("cpu"):
+        pass
+    with (
+        pytest.raises(RuntimeError, match="no kernel was registered for device 'cuda'"),
+        op.set_kernel_enabled("cuda", False),
+    ):
+        pass
+    with pytest.raises(RuntimeError, match="stop"), op.set_kernel_enabled("cpu", False):
+        raise RuntimeError("stop")
+    assert op(x).tolist() == [3]
+    with pytest.raises(LookupError, match=r"'cuda' was not registered; registered: cpu, default"):
+        library.get_kernel(op, "cuda")
+
+
+# --- kinds ----------------------------------------------------------------------------------------
+
+
+def test_inplace_by_tag(name: str) -> None:
+    @custom_op(name, tags=(Tag.inplace,))
+    def bump(x: Tensor, k: float = 1.0) -> Tensor:
+        return x.add_(k)
+
+    assert str(bump.schema) == f"{name}(Tensor(a0!) x, float k=1.0) -> Tensor(a0!)"
+    assert bump.kind == "inplace"
+    x = tp.zeros(2)
+    version = x._version
+    assert bump(x) is x
+    assert x.tolist() == [1, 1]
+    assert x._version > version
+    meta = tp.zeros(2, device="meta")
+    assert bump(meta) is meta  # the fake kernel follows from the kind
+
+
+def test_out_by_tag(name: str) -> None:
+    @custom_op(name, tags=(Tag.out,))
+    def split(x: Tensor, *, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        low.copy_(x.clamp(max=0))
+        high.copy_(x.clamp(min=0))
+        return low, high
+
+    assert split.kind == "out"
+    assert split.mutates_args == ("low", "high")
+    low, high = tp.empty(2), tp.empty(2)
+    results = split(tp.tensor([-1.0, 2.0]), low=low, high=high)
+    assert results[0] is low
+    assert results[1] is high
+    assert low.tolist() == [-1, 0]
+    meta = {"low": tp.empty(2, device="meta"), "high": tp.empty(2, device="meta")}
+    assert split(tp.empty(2, device="meta"), **meta)[1] is meta["high"]
+    with pytest.raises(RuntimeError, match="non-functional operator"):
+        split.register_autograd(lambda ctx, a, b: a)
+
+
+@pytest.mark.parametrize(
+    ("schema", "tags", "text"),
+    [
+        ("(Tensor(a!) x) -> Tensor(a!)", (Tag.inplace, Tag.out), "cannot be both"),
+        ("(Tensor x) -> Tensor", (Tag.inplace,), "first positional argument to be written"),
+        ("(Tensor x, Tensor(a!) y) -> Tensor(a!)", (Tag.inplace,), "first positional argument"),
+        ("(Tensor(a!) x, Tensor(b!) y) -> Tensor(a!)", (Tag.inplace,), r"not \['y'\]"),
+        ("(Tensor(a!) x) -> ()", (Tag.inplace,), "it to return 'x'"),
+        ("(Tensor x) -> Tensor", (Tag.out,), "keyword-only tensors to be written"),
+        ("(Tensor(a!) x) -> Tensor(a!)", (Tag.out,), r"keyword-only, not \['x'\]"),
+        ("(Tensor x, *, Tensor(a!) y) -> ()", (Tag.out,), "in order: y"),
+    ],
+)
+def test_rules_of_tags(name: str, schema: str, tags: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        library.define(name, schema, tags=tags)
+    assert not library.has_op(name)
+
+
+def test_infer_schema_knows_tags() -> None:
+    def f(x: Tensor, *, out: Tensor) -> Tensor: ...
+
+    assert library.infer_schema(f, mutates_args=(), tags=(Tag.out,)) == (
+        "(Tensor x, *, Tensor(a1!) out) -> Tensor(a1!)"
+    )
+    with pytest.raises(ValueError, match="cannot be both"):
+        library.infer_schema(f, mutates_args=(), tags=(Tag.out, Tag.inplace))
+    with pytest.raises(ValueError, match=r"Tag\.inplace"):
+        library.infer_schema(f, mutates_args=("out",), tags=(Tag.inplace,))
+
+
+def test_effects(name: str) -> None:
+    op = custom_op(name, lambda x: x + 1)
+    assert op.effect is None
+    library.register_effectful(name, EffectType.ORDERED)
+    assert op.effect is EffectType.ORDERED
+    library.register_effectful(op, None)
+    assert op.effect is None
+    with pytest.raises(TypeError, match=r"expected EffectType\.ORDERED or None"):
+        library.register_effectful(op, "ordered")  # type: ignore[arg-type]
+
+
+def test_undeclared_writes_are_found_where_asked_for(name: str) -> None:
+    @custom_op(name)
+    def bump(x: Tensor, xs: list[Tensor]) -> Tensor:
+        xs[1].add_(1)
+        return x.clone()
+
+    x, xs = tp.zeros(2), [tp.zeros(1), tp.zeros(1)]
+    bump(x, xs)
+    bump.checks_writes = True
+    with pytest.raises(RuntimeError, match=r"argument 'xs'.*mutates_args=\('xs',\)"):
+        bump(x, xs)
+    bump.checks_writes = False
+    bump(x, xs)
+
+
+# --- vmap -----------------------------------------------------------------------------------------
+
+
+def test_a_vmap_rule_runs_once(name: str) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    @custom_op(name)
+    def scale(x: Tensor, ys: list[Tensor], *, k: float = 2.0) -> Tensor:
+        assert x.ndim == 1, "sample by sample"
+        return x * k + ys[0]
+
+    @library.register_vmap(name)
+    def rule(info: Any, in_dims: Any, x: Tensor, ys: list[Tensor], *, k: float) -> Any:
+        calls.append((info.batch_size, in_dims))
+        x = x if in_dims[0] is not None else x.unsqueeze(0)
+        y = ys[0] if in_dims[1][0] is not None else ys[0].unsqueeze(0)
+        return x * k + y, 0
+
+    x, y = tp.rand(4, 3), tp.rand(3)
+    found = tp.func.vmap(lambda a: scale(a, [y], k=3.0))(x)
+    np.testing.assert_allclose(found.numpy(), x.numpy() * 3 + y.numpy(), rtol=1e-6)
+    assert calls == [(4, (0, [None]))]
+    outer = tp.func.vmap(lambda b: tp.func.vmap(lambda a: scale(a, [b]))(x))(tp.rand(2, 3))
+    assert outer.shape == (2, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (lambda info, in_dims, x: x, r"expected \(outputs, out_dims\)|to return \(outputs"),
+        (lambda info, in_dims, x: ((x, x), (0,)), "2 outputs and 1 out_dims"),
+        (lambda info, in_dims, x: (x[:2], 0), "expected the size of the batch, 4"),
+    ],
+)
+def test_wrong_vmap_rules(name: str, rule: Any, text: str) -> None:
+    op = custom_op(name, lambda x: x + 1)
+    op.register_vmap(rule)
+    with pytest.raises(RuntimeError, match=text):
+        tp.func.vmap(op)(tp.rand(4, 3))
+
+
+# --- owners ---------------------------------------------------------------------------------------
+
+
+def run_cell(name: str, text: str, scope: dict[str, Any] | None = None) -> None:
+    scope = scope or {"__name__": "__main__", "tp": tp, "NAME": name, "library": library}
+    file = "run/ipykernel_1/123.py"
+    exec(compile(text, file, "exec"), scope)  # noqa: S102 - as a notebook does
+
+
+class Notebook:
+    """What `notebook_cell` asks IPython for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cell: str | None = "a"
+        self.execution_count = 0
+        self.kernel = SimpleNamespace(
+            get_parent=lambda channel: {"metadata": {"cellId": self.cell} if self.cell else {}}
+        )
+        module = ModuleType("IPython")
+        module.get_ipython = lambda: self  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "IPython", module)
+
+    def run(self, cell: str | None, name: str, text: str) -> None:
+        self.cell = cell
+        self.execution_count += 1
+        run_cell(name, text)
+
+
+DEFINE = """
+@tp.library.custom_op(NAME)
+def {function}(x: tp.Tensor) -> tp.Tensor:
+    return x * {k}
+"""
+
+
+def test_a_cell_owns_what_it_defines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = Notebook(monkeypatch)
+    notebook.run("a", name, DEFINE.format(function="op", k=1))
+    notebook.run("a", name, DEFINE.format(function="renamed", k=2))  # the same cell, edited
+    assert library.get_op(name)(tp.ones(1)).tolist() == [2]
+    with pytest.raises(RuntimeError, match=r"renamed \(In\[2\], line 2\).*In\[3\], line 2"):
+        notebook.run("b", name, DEFINE.format(function="renamed", k=3))
+    assert library.get_op(name)(tp.ones(1)).tolist() == [2]
+    with pytest.raises(RuntimeError, match="already defined"):
+        notebook.run("a", name, DEFINE.format(function="f", k=4) + DEFINE.format(function="g", k=5))
+    library.remove(name)
+    notebook.run("b", name, DEFINE.format(function="renamed", k=3))
+    assert library.get_op(name)(tp.ones(1)).tolist() == [3]
+
+
+def test_without_cell_ids_the_function_is_the_owner(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = Notebook(monkeypatch)
+    notebook.run(None, name, DEFINE.format(function="op", k=1))
+    notebook.run(None, name, DEFINE.format(function="op", k=2))
+    with pytest.raises(RuntimeError, match="already defined"):
+        notebook.run(None, name, DEFINE.format(function="other", k=3))
+
+
+@pytest.mark.parametrize("ids", [("a", "a", "b"), (None, None, None)])
+def test_a_notebook_starts_a_namespace_again(
+    ns: str, ids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"lib = library.Library('{ns}', 'DEF')\nlib.define('f(Tensor x) -> Tensor')\n"
+    notebook = Notebook(monkeypatch)
+    notebook.run(ids[0], ns, text)
+    notebook.run(ids[1], ns, text.replace("Tensor x", "Tensor x, int k"))
+    assert "k" in str(library.get_op(f"{ns}::f").schema)
+    with pytest.raises(RuntimeError, match="single DEF"):
+        notebook.run(ids[1], ns, text + text)
+    if ids[2] is not None:
+        with pytest.raises(RuntimeError, match="single DEF"):
+            notebook.run(ids[2], ns, text)
+
+
+def test_a_replaced_definition_cannot_be_removed(name: str) -> None:
+    first = custom_op(name, _plain)
+    second = custom_op(name, _plain)
+    with pytest.raises(RuntimeError, match="has been replaced"):
+        library.remove(first)
+    library.remove(second)
+    assert not library.has_op(name)
+    assert first(tp.ones(1)).tolist() == [1]
+
+
+def _plain(x: Tensor) -> Tensor:
+    return x.clone()
