@@ -15,6 +15,7 @@ from tensorplay import (
     library as library,
     linalg,
     ops,
+    overrides as overrides,
     random,
     testing,
 )
@@ -188,6 +189,7 @@ __all__ = [
     "ones",
     "ones_like",
     "ops",
+    "overrides",
     "promote_types",
     "rand",
     "rand_like",

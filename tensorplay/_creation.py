@@ -13,6 +13,7 @@ from tensorplay._dlpack import from_dlpack, from_numpy, shareable
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Size, Spec, Tensor, wrap
 from tensorplay.ops.arguments import SCALARS, reject
+from tensorplay.ops.dispatch import overridable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +84,7 @@ def _dtype_or_default(where: str, dtype: Any) -> dtype_:
     return _dtype.get_default_dtype() if dtype is None else _dtype.as_dtype(dtype, where)
 
 
+@overridable
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Return a tensor of `size` with elements of no particular value."""
     spec = Spec(shape_of("empty", size), _dtype_or_default("empty", dtype))
@@ -91,6 +93,7 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     )
 
 
+@overridable
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Return zeros of `size`."""
     spec = Spec(shape_of("zeros", size), _dtype_or_default("zeros", dtype))
@@ -99,12 +102,14 @@ def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     )
 
 
+@overridable
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Return ones of `size`."""
     spec = Spec(shape_of("ones", size), _dtype_or_default("ones", dtype))
     return _made("ones", lambda: np.ones(spec.shape, spec.dtype.numpy), spec, device, requires_grad)
 
 
+@overridable
 def full(
     size: Any,
     fill_value: Any,
@@ -142,6 +147,7 @@ def _like(
     )
 
 
+@overridable
 def empty_like(
     input: Tensor,
     *,
@@ -153,6 +159,7 @@ def empty_like(
     return _like("empty_like", input, empty, dtype, device, requires_grad)
 
 
+@overridable
 def zeros_like(
     input: Tensor,
     *,
@@ -164,6 +171,7 @@ def zeros_like(
     return _like("zeros_like", input, zeros, dtype, device, requires_grad)
 
 
+@overridable
 def ones_like(
     input: Tensor,
     *,
@@ -175,6 +183,7 @@ def ones_like(
     return _like("ones_like", input, ones, dtype, device, requires_grad)
 
 
+@overridable
 def full_like(
     input: Tensor,
     fill_value: Any,
@@ -191,6 +200,7 @@ def full_like(
     return _like("full_like", input, make, dtype, device, requires_grad)
 
 
+@overridable
 def arange(
     start: Any,
     end: Any = None,
@@ -233,6 +243,7 @@ def arange(
     return _made("arange", lambda: array, Spec(array.shape, d), device, requires_grad)
 
 
+@overridable
 def linspace(
     start: Any,
     end: Any,
@@ -265,6 +276,7 @@ def linspace(
     return _made("linspace", lambda: array, Spec(array.shape, d), device, requires_grad)
 
 
+@overridable
 def eye(
     n: int,
     m: int | None = None,
@@ -381,6 +393,7 @@ def _array_of(where: str, data: Any, dtype: dtype_ | None) -> Any:
     )
 
 
+@overridable
 def tensor(
     data: Any,
     *,
@@ -422,6 +435,7 @@ def tensor(
     return _made("tensor", lambda: array, spec, device, requires_grad)
 
 
+@overridable
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return `data` as a tensor, on the same memory where type and device allow."""
     if isinstance(data, np.ndarray) and data.flags.writeable and shareable(data):
@@ -436,6 +450,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return result
 
 
+@overridable
 def asarray(
     obj: Any,
     *,
@@ -499,7 +514,7 @@ def _new(make: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
     method.__name__ = name
     method.__qualname__ = f"Tensor.{name}"
     method.__doc__ = f"As `tensorplay.{make.__name__}`, with type and device of this tensor."
-    return method
+    return overridable(method)
 
 
 for _make in (empty, zeros, ones, full, tensor):

@@ -10,6 +10,7 @@ import numpy as np
 from tensorplay import _creation, _dtype
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.ops.arguments import SCALARS, reject
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.movement import expand, reshape
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 
+@overridable
 def scalar_tensor(
     s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -34,6 +36,7 @@ def scalar_tensor(
     return _creation.full((), s, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
+@overridable
 def logspace(
     start: Any,
     end: Any,
@@ -81,6 +84,7 @@ _tril = _triangle("tril_indices", np.tril_indices)
 _triu = _triangle("triu_indices", np.triu_indices)
 
 
+@overridable
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None
 ) -> Tensor:
@@ -99,6 +103,7 @@ def tril_indices(
     return found
 
 
+@overridable
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None
 ) -> Tensor:
@@ -110,6 +115,7 @@ def triu_indices(
     return found
 
 
+@overridable
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Return the coordinates of a grid, as views of the vectors that span it.
 
@@ -162,6 +168,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     return tuple(result)
 
 
+@overridable
 def frombuffer(
     buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
 ) -> Tensor:

@@ -7,6 +7,7 @@ file beside this one is generated (``python -m tensorplay.ops.stubs``) and shows
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 __all__ = ["TensorMethods", "attach"]
@@ -19,5 +20,10 @@ class TensorMethods:
 
 
 def attach(name: str, member: Any) -> None:
-    """Make `member` (a function or property) an attribute of every tensor."""
+    """Make `member` (a function or property) an attribute of every tensor.
+
+    A function with a private name is called what people see.
+    """
+    if inspect.isfunction(member) and member.__name__.startswith("_"):
+        member.__name__, member.__qualname__ = name, f"Tensor.{name}"
     setattr(TensorMethods, name, member)

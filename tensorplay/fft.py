@@ -10,6 +10,7 @@ import numpy as np
 from tensorplay import _creation, _dtype
 from tensorplay._tensor import Tensor
 from tensorplay.ops.arguments import reject
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.spectral import FOURIER
 
 __all__ = [
@@ -59,6 +60,7 @@ def _frequencies(where: str, n: Any, d: Any, numbers: Any, **options: Any) -> Te
     return result.requires_grad_() if requires_grad else result
 
 
+@overridable
 def fftfreq(
     n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -67,6 +69,7 @@ def fftfreq(
     return _frequencies("fft_fftfreq", n, d, np.fft.fftfreq, **options)
 
 
+@overridable
 def rfftfreq(
     n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:

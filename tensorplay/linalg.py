@@ -11,6 +11,7 @@ from tensorplay._tensor import Tensor
 from tensorplay.ops import decompositions, linalg as products, parts, reduction, systems
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import wrap_dim, wrap_dims
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.systems import LinAlgError
 
 __all__ = [
@@ -58,6 +59,7 @@ def _tensor(where: str, argument: str, value: Any) -> Tensor:
     return value
 
 
+@overridable
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """Return the diagonal of each matrix, a view."""
     found: Tensor = parts.diagonal.function(A, offset, dim1, dim2)
@@ -67,6 +69,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 # --- norms ----------------------------------------------------------------------------------------
 
 
+@overridable
 def vector_norm(
     x: Tensor,
     ord: float = 2,
@@ -106,6 +109,7 @@ def vector_norm(
     return found
 
 
+@overridable
 def matrix_norm(
     A: Tensor,
     ord: float | str = "fro",
@@ -169,6 +173,7 @@ def matrix_norm(
     return found
 
 
+@overridable
 def norm(
     A: Tensor,
     ord: float | str | None = None,
@@ -200,6 +205,7 @@ def norm(
     return matrix_norm(A, ord, pair, keepdim, dtype=dtype)
 
 
+@overridable
 def cond(A: Tensor, p: float | str | None = None) -> Tensor:
     """Return the condition number: the norm of `A` of order `p` times that of its inverse.
 
@@ -215,6 +221,7 @@ def cond(A: Tensor, p: float | str | None = None) -> Tensor:
     return product
 
 
+@overridable
 def matrix_rank(
     A: Tensor, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
 ) -> Tensor:
@@ -233,6 +240,7 @@ def matrix_rank(
 # --- products -------------------------------------------------------------------------------------
 
 
+@overridable
 def matrix_power(A: Tensor, n: int) -> Tensor:
     """Return the product of `n` copies of each matrix; of inverses for negative `n`.
 
@@ -268,6 +276,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     return result.clone() if result is A else result
 
 
+@overridable
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Return the sums of ``conj(x) * y`` over dimension `dim`."""
     x, y = _tensor("linalg_vecdot", "x", x), _tensor("linalg_vecdot", "y", y)
@@ -276,6 +285,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     return found
 
 
+@overridable
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """Return the vector products of the vectors of 3 elements along dimension `dim`.
 

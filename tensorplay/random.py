@@ -17,6 +17,7 @@ from tensorplay._creation import shape_of
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.autograd import batched
 from tensorplay.ops.arguments import reject
+from tensorplay.ops.dispatch import overridable
 
 if TYPE_CHECKING:
     from tensorplay._dtype import dtype as dtype_
@@ -193,6 +194,7 @@ def _floating(where: str, dtype: Any) -> dtype_:
     return d
 
 
+@overridable
 def rand(
     *size: Any,
     generator: Generator | None = None,
@@ -214,6 +216,7 @@ def rand(
     return _sampled("rand", size, draw, d, device, requires_grad, generator)
 
 
+@overridable
 def randn(
     *size: Any,
     generator: Generator | None = None,
@@ -228,6 +231,7 @@ def randn(
     )
 
 
+@overridable
 def randint(
     low: Any = None,
     high: Any = None,
@@ -286,6 +290,7 @@ def _whole(argument: str, value: Any) -> int:
         reject("randint", argument, "int", value)
 
 
+@overridable
 def randperm(
     n: int,
     *,
@@ -317,6 +322,7 @@ def _like(where: str, input_: Any, dtype: Any, device: Any) -> tuple[tuple[int, 
     )
 
 
+@overridable
 def rand_like(
     input: Tensor,
     *,
@@ -330,6 +336,7 @@ def rand_like(
     return rand(size, generator=generator, dtype=d, device=where, requires_grad=requires_grad)
 
 
+@overridable
 def randn_like(
     input: Tensor,
     *,
@@ -343,6 +350,7 @@ def randn_like(
     return randn(size, generator=generator, dtype=d, device=where, requires_grad=requires_grad)
 
 
+@overridable
 def randint_like(
     input: Tensor,
     low: Any,

@@ -20,6 +20,7 @@ from tensorplay.autograd.graph import (
     edge_of,
     leaf_hooks,
 )
+from tensorplay.ops.dispatch import overridable_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +111,7 @@ def _root_gradient(operator: str, tensor: Tensor, gradient: Any, number: int) ->
     return check_gradient(gradient, spec_of(tensor), where, device=tensor.device)
 
 
+@overridable_alone
 def backward(
     tensors: Any,
     grad_tensors: Any = None,
@@ -190,6 +192,7 @@ def _wanted_edge(operator: str, tensor: Any, number: int) -> Edge:
     return edge
 
 
+@overridable_alone
 def grad(
     outputs: Any,
     inputs: Any,
@@ -368,6 +371,7 @@ def _grad_of_samples(
     return total
 
 
+@overridable_alone
 def _tensor_backward(
     self: Tensor,
     gradient: Tensor | None = None,

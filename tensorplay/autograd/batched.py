@@ -70,6 +70,8 @@ class _SampleArray(MetaArray):
 class BatchedTensor(Tensor):
     """One sample to the code inside of vmap, all samples to the operators."""
 
+    __tensorplay_function__: Any = None  # vmap is no matter of the overrides protocol
+
     _value: Tensor
     _levels: Levels
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tensorplay import _device, _dtype
 from tensorplay._tensor import Tensor
+from tensorplay.ops.dispatch import OverriddenError, has_override
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +22,14 @@ SCALARS = (bool, int, float, complex, np.number, np.bool_)
 
 
 def reject(where: str, argument: str, expected: Any, value: Any, advice: str = "") -> NoReturn:
-    """Raise the TypeError for a value of the wrong kind."""
+    """Raise the TypeError for a value of the wrong kind, which callers that ask types catch."""
     shown = type(value).__name__
     if isinstance(value, (list, tuple)):
         inner = ", ".join(sorted({type(v).__name__ for v in value}))
         shown += f" of {inner}" if inner else " (empty)"
     text = f"[{where}] argument '{argument}': expected {expected}, got {shown}."
-    raise TypeError(f"{text} {advice}" if advice else text)
+    kind = OverriddenError if has_override(value) else TypeError
+    raise kind(f"{text} {advice}" if advice else text)
 
 
 def _integer(value: Any) -> int:

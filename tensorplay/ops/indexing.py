@@ -15,6 +15,7 @@ from tensorplay._methods import attach
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.ops.arguments import as_plain, reject
 from tensorplay.ops.dims import wrap_dim
+from tensorplay.ops.dispatch import UNANSWERED, ask, is_override, overridable, protocol
 from tensorplay.ops.elementwise import broadcast_shapes
 from tensorplay.ops.movement import expand, flatten, reshape
 from tensorplay.ops.parts import slice_, slice_dim
@@ -101,6 +102,7 @@ take_along_dim = Composite(
 )
 
 
+@overridable
 def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None) -> Any:
     """Return every element of a dimension several times, one after the other.
 
@@ -283,8 +285,16 @@ def _plan(x: Tensor, key: Any) -> Plan:
     return start, stop, step, sizes, advanced if any(a is not None for a in advanced) else None
 
 
+def _members(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
 def _getitem(self: Tensor, key: Any) -> Any:
     """Return the part that `key` says: a view unless it holds index tensors or masks."""
+    if protocol.on:
+        answer = ask(_getitem, (self, *_members(key)), (self, key))
+        if answer is not UNANSWERED:
+            return answer
     if type(key) is int and self.ndim:  # the common case, and that of iteration
         size = self._array.shape[0]
         if -size <= key < size:
@@ -313,6 +323,10 @@ def _as_tensor(value: Any) -> Tensor:
 
 def _setitem(self: Tensor, key: Any, value: Any) -> None:
     """Write `value`, broadcast and converted, to the part that `key` says."""
+    if protocol.on or is_override(value):
+        answer = ask(_setitem, (self, *_members(key), value), (self, key, value))
+        if answer is not UNANSWERED:
+            return
     if isinstance(value, (list, tuple, np.ndarray)):
         value = _as_tensor(value)
     if (
@@ -338,5 +352,6 @@ def _setitem(self: Tensor, key: Any, value: Any) -> None:
     index_put.apply_inplace((target, advanced, value, False))
 
 
-attach("__getitem__", _getitem)
-attach("__setitem__", _setitem)
+for _name, _function in {"__getitem__": _getitem, "__setitem__": _setitem}.items():
+    _function.overridable = True  # type: ignore[attr-defined]
+    attach(_name, _function)

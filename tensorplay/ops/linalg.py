@@ -12,6 +12,7 @@ from tensorplay import _dtype
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import broadcasts_to, wrap_dim, wrap_dims
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.elementwise import broadcast_shapes
 from tensorplay.ops.movement import expand, permute, reshape
 from tensorplay.ops.parts import diagonal, diagonal_adjoint
@@ -263,6 +264,7 @@ linear = Composite(
 # --- sums over chosen dimensions ------------------------------------------------------------------
 
 
+@overridable
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Any:
     """Return the sum of products over dimensions of two tensors.
 
@@ -440,6 +442,7 @@ def _named(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
     return terms, output
 
 
+@overridable
 def einsum(equation: str, *operands: Any) -> Any:
     """Return the sum of products that `equation` describes, in Einstein's notation.
 

@@ -17,6 +17,7 @@ from tensorplay._tensor import Spec, Tensor, spec_of
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import resolve_size, strides_of, view_strides, wrap_dim, wrap_dims
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
 __all__ = ["broadcast_tensors", "samples_of"]
@@ -448,6 +449,7 @@ broadcast_to = Composite(
 )
 
 
+@overridable
 def broadcast_tensors(*tensors: Tensor) -> tuple[Any, ...]:
     """Return `tensors` expanded to the shape that they broadcast to.
 

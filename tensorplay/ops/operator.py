@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from tensorplay import _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import SCALARS, converter, reject
+from tensorplay.ops.dispatch import OverriddenError, protocol, redirect
 from tensorplay.ops.schema import Argument, DtypeName, FunctionSchema, parse_schema
+from tensorplay.ops.special import make_special
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -131,6 +131,37 @@ class Operator:
         written: Tensor = out.copy_(result)
         return written
 
+    # --- other answers ----------------------------------------------------------------------
+
+    def _call_of(self, values: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...], Any]:
+        """Return the tensor arguments among `values`, and all as args and kwargs of a call."""
+        arguments = self.schema.arguments
+        relevant = [v for v, a in zip(values, arguments, strict=True) if a.type.is_tensor]
+        args = tuple(v for v, a in zip(values, arguments, strict=True) if not a.has_default)
+        named = {
+            a.name: v
+            for v, a in zip(values, arguments, strict=True)
+            if a.has_default and v is not self._defaults[a.name]
+        }
+        return relevant, args, named
+
+    def redirect(
+        self,
+        public: Any,
+        run: Callable[[tuple[Any, ...]], Any],
+        values: tuple[Any, ...],
+        problem: Exception | None = None,
+    ) -> Any:
+        """Return what modes and types of arguments make of the call, or ``run(values)``."""
+        relevant, args, kwargs = self._call_of(values)
+        return redirect(public, lambda: run(values), relevant, args, kwargs, problem)
+
+    def redirect_out(self, public: Any, values: tuple[Any, ...], out: Any) -> Any:
+        """Return the same for a call with ``out=``."""
+        relevant, args, kwargs = self._call_of(values)
+        kwargs["out"] = out
+        return redirect(public, lambda: self.apply_out(values, out), [*relevant, out], args, kwargs)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function of the operator."""
         return self.function(*args, **kwargs)
@@ -184,8 +215,12 @@ class Operator:
         values = ", ".join(names) + ("," if names else "")
         call = "apply_inplace" if name == f"{self.name}_" else "apply"
         # An argument of a custom operator may have any name, also one of the text's own.
-        operator, short, defaults, result = (
-            _unlike(word, names) for word in ("operator", "short", "defaults", "result")
+        operator, short, defaults, result, protocol_, refused, problem, this = (
+            _unlike(word, [*names, "out"])
+            for word in (
+                *("operator", "short", "defaults", "result"),
+                *("protocol", "refused", "problem", "this"),
+            )
         )
         attempt = ""
         if self._short is not None and call == "apply":
@@ -195,10 +230,19 @@ class Operator:
                 f"    if {given}({result} := {short}({taken})) is not None:\n"
                 f"        return {result}\n"
             )
-        last = f"    return {operator}.{call}(({values}))\n"
+        last = (
+            f"    {problem} = None\n"
+            f"    if not {protocol_}.on:\n"
+            f"        try:\n"
+            f"            return {operator}.{call}(({values}))\n"
+            f"        except {refused} as error:\n"
+            f"            {problem} = error\n"
+            f"    return {operator}.redirect({this}, {operator}.{call}, ({values}), {problem})\n"
+        )
         if writes:
             spread += (
-                f"    if out is not None:\n        return {operator}.apply_out(({values}), out)\n"
+                f"    if out is not None:\n"
+                f"        return {operator}.redirect_out({this}, ({values}), out)\n"
             )
         source = f"def {name}({parameters}):\n{spread}{attempt}{last}"
         filename = f"<tensorplay operator {self.schema.qualname}{name[len(self.name) :]}>"
@@ -210,6 +254,8 @@ class Operator:
             operator: self,
             short: self._short,
             defaults: self._defaults,
+            protocol_: protocol,
+            refused: OverriddenError,
         }
         exec(compile(source, filename, "exec"), namespace)  # noqa: S102 - text made from the schema
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
@@ -218,6 +264,8 @@ class Operator:
         made.__module__ = "tensorplay"
         made.__qualname__ = f"Tensor.{name}" if method else name
         made.operator = self
+        made.overridable = True
+        namespace[this] = made
         return made
 
     def _docstring(self, name: str) -> str:
@@ -239,47 +287,7 @@ class Operator:
                     self._make_function(f"{self.name}_", varargs=False, method=True),
                 )
         for name in self.dunders:
-            attach(name, self._make_dunder(name))
-
-    def _make_dunder(self, name: str) -> Any:
-        """Return a Python special method: reflected, in place, or plain."""
-        rest = tuple(self._defaults.get(a.name) for a in self.schema.arguments[2:])
-        unary = len(self.schema.arguments) == 1
-        operand = (Tensor, np.ndarray, *SCALARS)
-        short = self._short or (lambda *_: None)
-        if unary:
-
-            def special(self_: Tensor) -> Any:
-                result = short(self_)
-                return self.apply((self_,)) if result is None else result
-
-        elif name.startswith("__r") and name != "__rshift__":
-
-            def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
-                if not isinstance(other, operand):
-                    return NotImplemented
-                return self.apply((other, self_, *rest))
-
-        elif name.startswith("__i") and name != "__invert__":
-
-            def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
-                if not isinstance(other, operand):
-                    return NotImplemented
-                return self.apply_inplace((self_, other, *rest))
-
-        else:
-
-            def special(self_: Tensor, other: Any) -> Any:  # type: ignore[misc]
-                result = short(self_, other)
-                if result is not None:
-                    return result
-                if not isinstance(other, operand):
-                    return NotImplemented
-                return self.apply((self_, other, *rest))
-
-        special.__name__ = name
-        special.__qualname__ = f"Tensor.{name}"
-        return special
+            attach(name, make_special(self, name))
 
 
 def _unlike(word: str, names: Sequence[str]) -> str:

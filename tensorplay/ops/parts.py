@@ -11,6 +11,7 @@ from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.arguments import as_plain, reject
 from tensorplay.ops.dims import strides_of, view_strides, wrap_dim
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.movement import Ints, samples_of
 from tensorplay.ops.primitive import Composite, Primitive, Vjp
 
@@ -242,6 +243,7 @@ split_with_sizes = Primitive(
 )
 
 
+@overridable
 def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> Any:
     """Return consecutive parts of dimension `dim`, as views.
 

@@ -14,6 +14,7 @@ from tensorplay import _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.arguments import SCALARS, as_plain, reject
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.elementwise import broadcast_shapes, no_gradient
 from tensorplay.ops.primitive import Composite, Primitive, Sample
 
@@ -216,6 +217,7 @@ multinomial = Primitive(
 )
 
 
+@overridable
 def normal(
     mean: Any,
     std: Any = 1.0,

@@ -16,6 +16,7 @@ from tensorplay.ops.arguments import reject
 from tensorplay.ops.arrangement import pad
 from tensorplay.ops.conversion import check_no_loss
 from tensorplay.ops.dims import broadcasts_to, wrap_dim
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
 from tensorplay.ops.movement import reshape
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
@@ -198,6 +199,7 @@ nonzero_rows = Primitive(
 )
 
 
+@overridable
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Return the indices of the elements that are not zero, in row-major order.
 

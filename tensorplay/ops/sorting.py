@@ -16,6 +16,7 @@ from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.ops.arguments import as_plain, reject
 from tensorplay.ops.dims import wrap_dim
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.elementwise import cast, result_type
 from tensorplay.ops.movement import reshape
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
@@ -348,6 +349,7 @@ unique_values = Primitive(
 )
 
 
+@overridable
 def unique(
     input: Tensor,
     sorted: bool = True,

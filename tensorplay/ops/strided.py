@@ -9,6 +9,7 @@ from numpy.lib.stride_tricks import as_strided as numpy_view
 
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.ops.dims import strides_of, wrap_dim
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.movement import Ints, samples_of
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
@@ -255,6 +256,7 @@ as_strided = Composite(
 )
 
 
+@overridable
 def empty_strided(
     size: Any,
     stride: Any,
