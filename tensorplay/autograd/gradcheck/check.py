@@ -62,6 +62,8 @@ def _check_reverse(state: State, outputs: Sequence[Tensor]) -> None:
         if state.options.fast_mode and fast_reverse(state, reverse):
             jacobian = compared = None
         else:
+            if state.options.fast_mode:
+                state.choose_elements()
             jacobian = compared = reverse.jacobian(state.rows, state.columns)
             if state.wide_reverse is not None:
                 compared = state.wide_reverse.jacobian(state.rows, state.columns)
@@ -96,6 +98,7 @@ def _find_missing(state: State, defined: list[list[bool]]) -> None:
 
 def _expect_constant(state: State) -> None:
     """No output requires grad: the function must not depend on the inputs."""
+    state.choose_elements()
     zeros = [np.zeros((len(r), len(state.flat_columns)),
                       np.complex128 if a.dtype.kind == "c" else np.float64)
              for r, a in zip(state.rows, state.arrays, strict=True)]  # fmt: skip

@@ -76,7 +76,7 @@ class _Comparison:
         """
         p = self.differences.precision
         rows, width = self.analytical[:, part].shape
-        if not rows or not width:
+        if not rows or not width or p.doubt is not None:
             return None
         worst, place = -1.0, (0, 0)
         count = max(1, _IN_CACHE // width)
@@ -154,6 +154,22 @@ class _Comparison:
         numerical, noise = np.abs(self.numerical[:, part]), self.noise[:, part]
         scale = numerical[np.isfinite(numerical)].max(initial=0.0)
         result: npt.NDArray[np.bool_] = ~(noise <= max(p.resolution * scale, p.atol))
+        return result
+
+    @_quiet
+    def doubtful(self, part: slice) -> npt.NDArray[np.bool_]:
+        """Return where a gap is allowed that could be a mistake as well as rounding."""
+        p = self.differences.precision
+        gaps = self.gaps(part)
+        if p.doubt is None:
+            return np.zeros(gaps.shape, np.bool_)
+        numerical, noise = np.abs(self.numerical[:, part]), self.noise[:, part]
+        scale = float(numerical[np.isfinite(numerical)].max(initial=0.0))
+        allowed = p.doubt * numerical + max(p.epsilon * scale, self.extra / 8) + noise
+        # Where all derivatives are zero, the size of the function is what there is.
+        size = float(np.abs(self.centre).max(initial=0.0))
+        result: npt.NDArray[np.bool_] = ~(gaps <= allowed)
+        result |= ~(noise <= max(p.doubt * scale, p.epsilon * size / 4))
         return result
 
     def refine(self, part: slice) -> None:
@@ -295,6 +311,8 @@ def _judge(comparison: _Comparison, part: slice) -> tuple[str, str | None]:
     """Return the verdict on one output and the code of what prevented a better one."""
     wrong, vague = comparison.wrong(part), comparison.vague(part)
     if not (wrong | vague).any():
+        if comparison.doubtful(part).any():
+            return words.INCONCLUSIVE, "precision"
         return words.OK, None
     kinks = comparison.kinks(part)
     finite = comparison.finite(part)
@@ -304,9 +322,7 @@ def _judge(comparison: _Comparison, part: slice) -> tuple[str, str | None]:
         return words.NOT_DIFFERENTIABLE, "not_differentiable"
     if not finite.all():
         return words.INCONCLUSIVE, "not_finite"
-    if (wrong | vague).any():
-        return words.INCONCLUSIVE, "precision"
-    return words.OK, None
+    return words.INCONCLUSIVE, "precision"
 
 
 def _worst(

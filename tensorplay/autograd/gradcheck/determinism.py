@@ -25,6 +25,8 @@ ROUNDINGS = 32
 def forward_is_repeatable(state: State) -> bool:
     """Run the function once more; where the outputs differ, fail all pairs with the reason."""
     again = state.evaluate()
+    if np.array_equal(again, state.centre):
+        return True
     gap = _gap(again, state.centre)
     allowed = ROUNDINGS * rounding(state, state.centre)
     limit = max(allowed, state.options.nondet_tol)

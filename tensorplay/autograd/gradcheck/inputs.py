@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from tensorplay._tensor import Tensor
@@ -30,6 +31,9 @@ def parameter_names(func: Callable[..., Any], count: int) -> list[str]:
         # `apply` takes anything; the names stand in `forward`, after ctx in the combined style.
         func = owner.forward
         skip = int(owner.setup_context is Function.setup_context)
+    plain = _positional_names(func)
+    if plain is not None and len(plain) - skip >= count:
+        return plain[skip : skip + count]
     try:
         parameters = list(inspect.signature(func).parameters.values())[skip:]
     except (TypeError, ValueError):  # a callable without a signature
@@ -46,6 +50,14 @@ def parameter_names(func: Callable[..., Any], count: int) -> list[str]:
             names.append(parameter.name)
     names.extend(f"inputs[{i}]" for i in range(len(names), count))
     return names[:count]
+
+
+def _positional_names(func: Callable[..., Any]) -> list[str] | None:
+    """Return the names of a plain function's positional parameters, without `inspect`'s cost."""
+    if type(func) is not FunctionType or func.__dict__:  # a wrapper may stand for another function
+        return None
+    code = func.__code__
+    return list(code.co_varnames[: code.co_argcount])
 
 
 def _walk(name: str, value: Any, found: list[Leaf]) -> None:

@@ -37,6 +37,8 @@ __all__ = [
 
 Vector = npt.NDArray[Any]
 
+HALF = 1e-4  # types with a larger rounding error have so few digits that two steps say little
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -52,6 +54,9 @@ class Precision:
         Allowed absolute and relative gap.
     resolution
         Where the error bound exceeds this share of the largest derivative, nothing can be said.
+    doubt
+        A gap that is allowed, but above this share of the derivative, may be a mistake or
+        rounding: nothing can be said either. None: all that is allowed is right.
     """
 
     epsilon: float
@@ -59,6 +64,7 @@ class Precision:
     atol: float
     rtol: float
     resolution: float
+    doubt: float | None = None
 
 
 def machine_epsilon(d: _dtype.dtype) -> float:
@@ -78,8 +84,10 @@ def precision_for(epsilon: float) -> Precision:
     root = epsilon ** (1 / 3)
     # In half precision 200 roundings would be as large as the derivatives themselves.
     atol = min(200 * epsilon, 1e-4 + 4 * epsilon)
-    return Precision(epsilon, 2 * root, atol, max(3e-3, 20 * epsilon),
-                     max(0.01, 20 * epsilon))  # fmt: skip
+    rtol = max(3e-3, 20 * epsilon)
+    # Twenty roundings are more than a small mistake: what lies between is left open.
+    doubt = 2.5 * epsilon if epsilon >= HALF else None
+    return Precision(epsilon, 2 * root, atol, rtol, max(0.01, 20 * epsilon), doubt)
 
 
 def tensors_in(result: Any) -> list[Tensor]:
@@ -225,6 +233,9 @@ def _at_edge(
 # Steps of the ladder relative to the usual one.
 _LADDER = tuple(4.0**k for k in range(-3, 5))
 _USUAL = 3  # position of the usual step
+# How far from the point polynomials are fitted, and to how many values.
+_WIDTHS = (0.5, 0.25, 0.1)
+_POINTS = 24
 _ROUNDINGS = 8  # by which sums in another order may differ
 _KINK_SPAN = 2  # rungs between the steps whose one-sided slopes are compared
 
@@ -398,11 +409,59 @@ class Differences:
     def _row(
         self, index: tuple[int, ...], old: complex, h: float, unit: complex
     ) -> tuple[Vector, Vector]:
+        if self.precision.epsilon >= HALF:
+            return self._fitted(index, old, unit)
         values, noise = self._central(index, old, h, unit)
         if self.careful:
             half, half_noise = self._central(index, old, h / 2, unit)
             noise = np.maximum(noise, half_noise) + np.abs(values - half)
         return values, noise
+
+    def _fitted(self, index: tuple[int, ...], old: complex, unit: complex) -> tuple[Vector, Vector]:
+        """Return the slope of polynomials fitted to many values around the point.
+
+        Their rounding errors are independent, so that many points see what two cannot. Two
+        degrees and several widths show whether the function is a polynomial there.
+        """
+        best: tuple[Vector, Vector] | None = None
+        for width in _WIDTHS:
+            reach = width * max(1.0, abs(old))
+            steps: list[float] = []
+            found: list[Vector] = []
+            for share in np.linspace(-1, 1, _POINTS):
+                change = share * reach * unit
+                value, actual = self._at(index, old, change)
+                steps.append(math.copysign(actual, share))
+                found.append(value)
+            values, noise = self._fit(np.array(steps) / reach, np.stack(found))
+            values, noise = values / reach, noise / reach
+            if best is None:
+                best = values, noise
+            else:
+                better = noise < best[1]
+                best = np.where(better, values, best[0]), np.where(better, noise, best[1])
+        if best is None:  # not reached: there are widths
+            raise RuntimeError("[gradcheck] no width to fit a function over.")
+        return best
+
+    def _fit(self, steps: Vector, found: Vector) -> tuple[Vector, Vector]:
+        """Return slope at 0 and error bound of polynomials through columns of values."""
+        slopes, bounds = [], []
+        for degree in (3, 5):
+            powers = np.vander(steps, degree + 1, increasing=True)
+            inverse = np.linalg.pinv(powers)
+            fitted = inverse @ found
+            left = found - powers @ fitted
+            spread = np.sqrt((left**2).sum(0) / max(1, len(steps) - degree - 1))
+            # Rounding to the nearest number is off by epsilon / sqrt(48) on average, to any by
+            # more; exact values have none, which cannot be known.
+            size = np.abs(found).max(axis=0)
+            spread = np.maximum(spread, self.precision.epsilon * size / 6)
+            slopes.append(fitted[1])
+            bounds.append(3 * spread * float(np.linalg.norm(inverse[1])))
+        noise = bounds[0] + np.abs(slopes[0] - slopes[1])
+        noise = np.where(np.isfinite(noise), noise, math.inf)
+        return slopes[0], noise
 
     def directional(self, direction: Vector) -> tuple[Vector, Vector]:
         """Return the derivative in `direction`, shaped like the input, and its error bound."""
@@ -454,6 +513,8 @@ class Differences:
         widths: list[float] = []
         for factor in _LADDER:
             h = self._step(old) * factor
+            if factor > 1 and h > 2 * max(1.0, abs(old)):
+                break  # a wave looks flat to steps that are much longer
             above, up = self._at(index, old, h * unit)
             below, down = self._at(index, old, -h * unit)
             if up == 0.0 or down == 0.0:

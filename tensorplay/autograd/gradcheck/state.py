@@ -129,6 +129,9 @@ class State:
     differences: list[Differences] = field(init=False)
     analytical_epsilon: float = field(init=False)
     numerical_centre: Matrix = field(init=False)
+    # Differences in one direction per input, with their error bounds, from the fast mode.
+    slopes: dict[int, tuple[Matrix, Matrix]] = field(default_factory=dict)
+    # Set by `choose_elements`, for the slow mode:
     rows: list[Matrix] = field(init=False)  # elements looked at, per input
     columns: list[Matrix] = field(init=False)  # and per output
     flat_columns: Matrix = field(init=False)
@@ -174,7 +177,8 @@ class State:
         self.evaluate = Evaluator(self.call, self.layout)
         self.centre = self.layout.flatten([out._array for out in found])
         self._prepare_differences()
-        self._choose_elements()
+        if not self.options.fast_mode:
+            self.choose_elements()
         self.pairs = [
             [
                 Pair(n, leaf, d.precision)
@@ -208,7 +212,10 @@ class State:
             if self.wide is not None:
                 used = self._as_asked(precision_for(np.finfo(np.float64).eps))
                 if self.wide_reverse is None:
-                    used = replace(used, atol=own.atol, rtol=own.rtol, resolution=own.resolution)
+                    used = replace(
+                        used, atol=own.atol, rtol=own.rtol, resolution=own.resolution,
+                        doubt=own.doubt,
+                    )  # fmt: skip
             self.precisions.append(own)
             self.differences.append(Differences(numerical, array, used, scaled=options.eps is None))
         # Rounding of the analytical side, where it is not of the type of the differences.
@@ -227,8 +234,10 @@ class State:
             rtol=precision.rtol if options.rtol is None else options.rtol,
         )
 
-    def _choose_elements(self) -> None:
-        """Choose the elements looked at: all, or a sample of large matrices."""
+    def choose_elements(self) -> None:
+        """Choose the elements looked at by the slow mode: all, or a sample of large matrices."""
+        if hasattr(self, "rows"):
+            return
         sizes = [array.size for array in self.arrays]
         outputs = [self.layout.columns(n) for n in range(len(self.layout.specs))]
         lengths = [s.stop - s.start for s in outputs]
