@@ -8,6 +8,7 @@ from tensorplay.library.custom_op import custom_op
 from tensorplay.library.definitions import CustomOpDef
 from tensorplay.library.infer_schema import infer_schema
 from tensorplay.library.libraries import Library, check_library, define, get_kernel, impl
+from tensorplay.library.opcheck import OpCheckError, OpCheckFailure, opcheck
 from tensorplay.library.registry import OverloadPacket, find, remove
 from tensorplay.library.tags import EffectType, Tag
 
@@ -15,6 +16,8 @@ __all__ = [
     "CustomOpDef",
     "EffectType",
     "Library",
+    "OpCheckError",
+    "OpCheckFailure",
     "OverloadPacket",
     "Tag",
     "custom_op",
@@ -25,6 +28,7 @@ __all__ = [
     "impl",
     "impl_abstract",
     "infer_schema",
+    "opcheck",
     "register_autograd",
     "register_effectful",
     "register_fake",

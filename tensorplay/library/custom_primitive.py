@@ -49,6 +49,11 @@ class CustomPrimitive(Primitive):
             if kind == OTHER and arguments[i].type.is_list and arguments[i].type.size is None
         ]  # fmt: skip
 
+    @property
+    def declares_no_gradient(self) -> bool:
+        """Whether the results are declared to carry no gradient."""
+        return self.gradient is NOT_DIFFERENTIABLE
+
     # --- the same questions as to a built-in operator ---------------------------------------
 
     def _on_arrays(self, *arguments: Any) -> Any:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tensorplay.library.custom_primitive import CustomPrimitive
     from tensorplay.library.kernels import Kernels
     from tensorplay.library.owners import Owner
-    from tensorplay.ops.primitive import Primitive
     from tensorplay.ops.schema import FunctionSchema
 
 __all__ = ["DEVICE_TYPES", "CustomOpDef", "check_function", "device_keys"]
@@ -79,7 +78,7 @@ class CustomOpDef:
         return self._primitive.schema
 
     @property
-    def operator(self) -> Primitive:
+    def operator(self) -> CustomPrimitive:
         """The operator object, of the same kind as a built-in one."""
         return self._primitive
 

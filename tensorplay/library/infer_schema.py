@@ -287,6 +287,8 @@ def schema_of(
         where = "return"
         if signature.return_annotation is not signature.empty:
             returns = _returns(function, signature.return_annotation, scope)
+        elif Tag.inplace in tags or Tag.out in tags:
+            returns = (Return(SchemaType("Tensor")),) * sum(a.is_write for a in arguments)
         else:
             returns = () if mutated else (Return(SchemaType("Tensor")),)
     except _UnresolvedError as error:

@@ -1,0 +1,120 @@
+"""`test_faketensor`: the fake kernel gives what the kernel gives, without data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensorplay._tensor import Tensor, spec_of
+from tensorplay.library.nested import flatten
+from tensorplay.library.opcheck.calls import REFUSALS, Arguments, Checked, Outcome, said
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["check_fake", "compare_with_fake"]
+
+_TEST = "test_faketensor"
+_DENSE = ("", "resized", "NaN and infinity")
+
+
+def check_fake(check: Checked) -> None:
+    """Check that there is a fake kernel, and that it agrees with the kernel on this call."""
+    try:
+        outcome = check.arguments.copied().run()
+    except REFUSALS:
+        return  # `test_schema` says what the call raises
+    if not any(not t.is_meta for t in check.arguments.tensors()):
+        return  # nothing that a fake call would do without
+    compare_with_fake(check, _TEST, check.arguments, outcome)
+
+
+def compare_with_fake(
+    check: Checked, test: str, arguments: Arguments, outcome: Outcome, variant: str = ""
+) -> None:
+    """Run the fake kernel on the same arguments without data, and compare the results.
+
+    Strides are compared for arguments that are dense: what a kernel gives for others is its own
+    choice as long as no view comes of it.
+    """
+    try:
+        fake = arguments.on_meta().run()
+    except NotImplementedError as problem:
+        text = str(problem)
+        missing = "no fake kernel was registered" in text
+        if missing:
+            check.fail(test, "no_fake", text, variant)
+        else:
+            advice = "Compute the results' shapes from the inputs' shapes and dtypes alone."
+            check.fail(test, "fake_reads_data", f"the fake kernel raises {said(problem)} {advice}")
+        return
+    except REFUSALS as problem:
+        check.fail(
+            test,
+            "fake_error",
+            f"the kernel takes this call and the fake kernel raises {said(problem)}",
+            variant,
+        )
+        return
+    _compare(check, test, list(fake.results), list(outcome.results), variant)
+
+
+def _compare(
+    check: Checked, test: str, fake: Sequence[Any], real: Sequence[Any], variant: str
+) -> None:
+    for number, (got, expected) in enumerate(zip(fake, real, strict=True)):
+        pairs = _pairs(got, expected)
+        if pairs is None:
+            check.fail(
+                test,
+                "fake_count",
+                f"result {number}: the kernel gives {_count(expected)}, the fake kernel "
+                f"{_count(got)}. Let it return as many.",
+                variant,
+            )
+            continue
+        for one, other in pairs:
+            _compare_tensors(check, test, number, one, other, variant)
+
+
+def _pairs(got: Any, expected: Any) -> list[tuple[Tensor, Tensor]] | None:
+    one, other = list(flatten([got])), list(flatten([expected]))
+    return list(zip(one, other, strict=True)) if len(one) == len(other) else None
+
+
+def _count(value: Any) -> str:
+    return f"{len(value)} tensors" if isinstance(value, list) else type(value).__name__
+
+
+def _compare_tensors(
+    check: Checked, test: str, number: int, fake: Tensor, real: Tensor, variant: str
+) -> None:
+    facts: list[tuple[str, Any, Any, str]] = [
+        ("fake_shape", tuple(fake.shape), tuple(real.shape), "shape"),
+        ("fake_dtype", fake.dtype, real.dtype, "dtype"),
+        ("fake_device", fake.device.type, "meta", "device"),
+    ]
+    if fake.shape == real.shape and variant in _DENSE:
+        facts.append(("fake_strides", _strides(fake), _strides(real), "strides, in elements,"))
+    for code, got, expected, what in facts:
+        if got != expected:
+            advice = {
+                "fake_strides": "Let the fake kernel make a tensor with the kernel's strides, "
+                "or the kernel a contiguous one.",
+                "fake_device": "Let it make results on the device of the inputs, x.new_empty(…).",
+            }.get(code, "Let the fake kernel compute it from the inputs.")
+            check.fail(
+                test,
+                code,
+                f"result {number}: the kernel gives {what} {expected}, the fake kernel {got}. "
+                f"{advice}",
+                variant,
+            )
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return the strides that matter: of dimensions with more than one element."""
+    spec = spec_of(tensor)
+    if 0 in spec.shape:
+        return None
+    strides = tensor.stride()
+    return tuple(s for s, n in zip(strides, spec.shape, strict=True) if n > 1)
