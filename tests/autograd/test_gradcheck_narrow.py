@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import tensorplay as tp
@@ -114,3 +115,107 @@ def test_gradients_that_leave_the_type_are_not_called_wrong():
     x = tp.tensor([200.0], dtype=tp.float16, requires_grad=True)
     report = gradcheck_report(lambda t: t * t * 0.5 * 600 / 600, (x,))
     assert report.verdict != "wrong"
+
+
+# --- kernels of one type, without a float64 twin ----------------------------------------------------
+
+SMOOTH = {
+    "square": (lambda x: x * x, lambda g, x: g * 2 * x),
+    "exp": (lambda x: x.exp(), lambda g, x: g * x.exp()),
+    "sin": (lambda x: x.sin(), lambda g, x: g * x.cos()),
+    "tanh": (lambda x: x.tanh(), lambda g, x: g * (1 - x.tanh() ** 2)),
+    "linear": (lambda x: x * 0.3, lambda g, x: g * 0.3),
+    "log": (lambda x: x.log(), lambda g, x: g / x),
+    "sigmoid": (lambda x: x.sigmoid(), lambda g, x: g * x.sigmoid() * (1 - x.sigmoid())),
+    "sum": (lambda x: x.exp().sum(), lambda g, x: g * x.exp()),
+    "relu": (tp.relu, lambda g, x: g * (x > 0).to(x.dtype)),
+}
+
+
+def kernel(name, dtype, factor):
+    """Return a function that takes one type alone, with its gradient times `factor`."""
+    forward, backward = SMOOTH[name]
+
+    class Kernel(Function):
+        @staticmethod
+        def forward(ctx, x):
+            if x.dtype is not dtype:
+                message = f"expected {dtype}"
+                raise TypeError(message)
+            ctx.save_for_backward(x)
+            return forward(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return backward(g, *ctx.saved_tensors) * factor
+
+    return Kernel.apply
+
+
+def verdicts(name, dtype, factor, **options):
+    found = set()
+    for seed in range(3):
+        values = np.random.default_rng(seed).uniform(0.4, 2, 5)
+        x = tp.tensor(values).to(dtype).detach().requires_grad_()
+        found.add(gradcheck_report(kernel(name, dtype, factor), (x,), **options).verdict)
+    return found
+
+
+@FAST
+@dtypes
+@pytest.mark.parametrize("name", SMOOTH)
+def test_right_gradients_of_kernels_are_never_called_wrong(name, dtype, fast_mode):
+    found = verdicts(name, dtype, 1.0, fast_mode=fast_mode)
+    assert found <= {"ok", "inconclusive"}
+    if dtype is not tp.bfloat16:
+        assert found == {"ok"}
+
+
+@FAST
+@pytest.mark.parametrize("factor", [1.01, 0.99])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_one_percent_is_found_in_float32(name, factor, fast_mode):
+    assert verdicts(name, tp.float32, factor, fast_mode=fast_mode) == {"wrong"}
+
+
+@FAST
+@pytest.mark.parametrize("factor", [1.08, 0.92])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_few_percent_do_not_pass_in_half_precision(name, factor, fast_mode):
+    assert verdicts(name, tp.bfloat16, factor, fast_mode=fast_mode) <= {"inconclusive", "wrong"}
+    assert verdicts(name, tp.float16, factor, fast_mode=fast_mode) == {"wrong"}
+
+
+@pytest.mark.parametrize("factor", [1.02, 0.98])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_two_percent_do_not_pass_in_float16(name, factor):
+    assert verdicts(name, tp.float16, factor) <= {"inconclusive", "wrong"}
+
+
+@dtypes
+@pytest.mark.parametrize("factor", [2.0, -1.0, 0.0])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gross_mistakes_of_kernels_are_found(name, dtype, factor):
+    assert verdicts(name, dtype, factor) == {"wrong"}
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.06])
+def test_a_half_precision_formula_of_a_function_of_all_types(factor):
+    """The function takes float64, its formula does not: differences are exact, it is not."""
+
+    class Half(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            if x.dtype is not tp.bfloat16:
+                message = "expected bfloat16"
+                raise TypeError(message)
+            return g * 2 * x * factor
+
+    verdict = gradcheck_report(Half.apply, (point(tp.bfloat16),)).verdict
+    assert verdict == ("ok" if factor == 1.0 else "inconclusive")

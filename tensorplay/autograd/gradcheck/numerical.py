@@ -86,7 +86,7 @@ def precision_for(epsilon: float) -> Precision:
     atol = min(200 * epsilon, 1e-4 + 4 * epsilon)
     rtol = max(3e-3, 20 * epsilon)
     # Twenty roundings are more than a small mistake: what lies between is left open.
-    doubt = 2.5 * epsilon if epsilon >= HALF else None
+    doubt = max(0.01, 2.5 * epsilon) if epsilon >= HALF else None
     return Precision(epsilon, 2 * root, atol, rtol, max(0.01, 20 * epsilon), doubt)
 
 
