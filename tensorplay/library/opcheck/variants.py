@@ -189,7 +189,8 @@ def _spaced(array: Array) -> Array:
 
 
 def _transposed(array: Array) -> Array:
-    return np.array(array.T, order="C").T
+    turned: Array = np.array(array.T, order="C").T
+    return turned
 
 
 def _reversed(array: Array) -> Array:
