@@ -227,8 +227,9 @@ __all__ = [
 ]  # fmt: skip
 __all__ += _operator_names  # noqa: PLE0605 - names of operators
 
-# The namespace of the array API standard, which reads the names above, attaches itself to tensors.
-from tensorplay import array_api  # noqa: E402
+# The namespace of the array API standard, which reads the names above, attaches itself to tensors,
+# and so do NumPy's protocols.
+from tensorplay import _numpy_protocol as _numpy_protocol, array_api  # noqa: E402
 
 __all__ += ["array_api"]
 

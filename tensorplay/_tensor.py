@@ -149,8 +149,6 @@ class Tensor(TensorMethods):
     _tangent: Tensor | None = None
     _inference: bool = False
 
-    __array_ufunc__ = None  # so that `ndarray + tensor` asks the tensor
-
     def __new__(
         cls: type[TensorT],
         data: Any = (),
