@@ -18,6 +18,9 @@ __all__ = ["Block", "compare"]
 
 Matrix = npt.NDArray[Any]
 
+# Rows that are looked at again for a diagnosis.
+_MOST_REFINED = 200
+
 # Elements of a portion of the matrices that a fast cache holds.
 _IN_CACHE = 1 << 15
 
@@ -182,18 +185,27 @@ class _Comparison:
             if not todo or any(certain[r].any() for r in failing if r in self.refined):
                 return
             excess = self.excess(part)
-            row = max(todo, key=lambda r: float(excess[r].max()))
-            found = self.differences.refine(self.index(row), self.centre)
-            self.refined[row] = found
-            values, noise = found.values[self.columns], found.noise[self.columns]
-            # The ladder may do worse than the usual step: the smaller error bound is taken, but
-            # that of a single step knows nothing of curvature.
-            better = ~(noise >= self.noise[row])
-            if not self.differences.careful:
-                better |= self.wrong(slice(None))[row]
-            self.numerical[row] = np.where(better, values, self.numerical[row])
-            self.noise[row] = np.where(better, noise, self.noise[row])
-            self._kept.clear()
+            self._refine_row(max(todo, key=lambda r: float(excess[r].max())))
+
+    def _refine_row(self, row: int) -> None:
+        found = self.differences.refine(self.index(row), self.centre)
+        self.refined[row] = found
+        values, noise = found.values[self.columns], found.noise[self.columns]
+        # The ladder may do worse than the usual step: the smaller error bound is taken, but
+        # that of a single step knows nothing of curvature.
+        better = ~(noise >= self.noise[row])
+        if not self.differences.careful:
+            better |= self.wrong(slice(None))[row]
+        self.numerical[row] = np.where(better, values, self.numerical[row])
+        self.noise[row] = np.where(better, noise, self.noise[row])
+        self._kept.clear()
+
+    def find_kinks(self, part: slice) -> None:
+        """Look closer at all rows that fail, so that a diagnosis can leave kinks aside."""
+        failing = np.nonzero(self.wrong(part).any(axis=1))[0]
+        for row in failing[:_MOST_REFINED]:
+            if int(row) not in self.refined:
+                self._refine_row(int(row))
 
     @_quiet
     def certain(self, part: slice) -> npt.NDArray[np.bool_]:
@@ -368,7 +380,6 @@ def _block(
     tolerance = comparison.tolerance(part)
     noise = comparison.noise[:, part]
     bound = float(noise.max(initial=0.0))
-    array = comparison.differences.array
     if analytical.size == 0:
         return Block(verdict, code, message, None, None, analytical, numerical, bound)
     excess = comparison.excess(part)
@@ -385,12 +396,27 @@ def _block(
     worst = _worst(comparison, number, part, elements, layout, (row, column), slopes)
     cause = None
     if verdict == words.WRONG:
-        cause = likely_cause(
-            analytical,
-            numerical,
-            tolerance,
-            input_shape=array.shape,
-            output_shape=layout.specs[number].shape,
-            values=array.reshape(-1)[comparison.rows],
-        )
+        cause = _cause(comparison, part, layout.specs[number].shape)
     return Block(verdict, code, message, cause, worst, analytical, numerical, bound)
+
+
+def _cause(comparison: _Comparison, part: slice, output_shape: tuple[int, ...]) -> str | None:
+    """Return the likely mistake, from the elements at which there is a derivative."""
+    comparison.find_kinks(part)
+    analytical, numerical = comparison.analytical[:, part], comparison.numerical[:, part]
+    kinks = comparison.kinks(part)
+    if kinks.any():
+        analytical, numerical = np.where(kinks, 0, analytical), np.where(kinks, 0, numerical)
+    array = comparison.differences.array
+    cause = likely_cause(
+        analytical,
+        numerical,
+        comparison.tolerance(part),
+        input_shape=array.shape,
+        output_shape=output_shape,
+        values=array.reshape(-1)[comparison.rows],
+    )
+    if cause is None or not kinks.any():
+        return cause
+    count = int(kinks.any(axis=1).sum())
+    return f"{cause}; at {count} elements of the input the function has no derivative here"

@@ -76,6 +76,8 @@ def likely_cause(
     wrong = np.abs(analytical - numerical) > tolerance
     if whole:
         unsummed = _unsummed(analytical, numerical, wrong, tolerance, output_shape)
+        if unsummed is None:
+            unsummed = _repeated(analytical, numerical, wrong, tolerance, output_shape)
         if unsummed is not None:
             return unsummed
     return _by_row(analytical, numerical, tolerance, wrong, values)
@@ -170,6 +172,35 @@ def _unsummed(
             return (
                 f"the broadcast dimension {dim} of the output was not summed: only index {which} "
                 "of it arrives"
+            )
+    return None
+
+
+def _repeated(
+    analytical: Matrix,
+    numerical: Matrix,
+    wrong: npt.NDArray[np.bool_],
+    tolerance: Matrix,
+    output_shape: tuple[int, ...],
+) -> str | None:
+    """Recognise a sum over a dimension of the output in which some indices count several times."""
+    factor = _constant_factor(analytical[wrong], numerical[wrong])
+    if factor is None or abs(factor - round(factor.real)) > 0.01 or round(factor.real) < 2:
+        return None
+    times = round(factor.real)
+    if (np.abs(analytical - times * numerical) > times * tolerance)[wrong].any():
+        return None
+    size = math.prod(output_shape)
+    matters = np.abs(numerical) > tolerance
+    many_at = np.unravel_index(np.unique(np.nonzero(wrong)[1]) % size, output_shape)
+    once_at = np.unravel_index(np.unique(np.nonzero(~wrong & matters)[1]) % size, output_shape)
+    for dim, length in enumerate(output_shape):
+        repeated = np.unique(many_at[dim])
+        if length > 1 and len(once_at[dim]) and not np.isin(once_at[dim], repeated).any():
+            which = ", ".join(map(str, repeated[:4]))
+            return (
+                f"index {which} of dimension {dim} of the output is counted {times} times in the "
+                "sum over it"
             )
     return None
 
