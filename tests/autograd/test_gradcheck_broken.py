@@ -175,7 +175,7 @@ def test_the_diagnosis_names_the_kind(mode):
     assert named[True] >= 0.9 * named.total(), "\n".join(missed)
 
 
-# --- further patterns -------------------------------------------------------------------------------
+# --- further patterns -----------------------------------------------------------------------------
 
 FURTHER = {
     "one percent": (lambda g, x: g * 2.02 * conj(x), "1.01 x numerical"),

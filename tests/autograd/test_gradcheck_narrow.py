@@ -117,7 +117,7 @@ def test_gradients_that_leave_the_type_are_not_called_wrong():
     assert report.verdict != "wrong"
 
 
-# --- kernels of one type, without a float64 twin ----------------------------------------------------
+# --- kernels of one type, without a float64 twin --------------------------------------------------
 
 SMOOTH = {
     "square": (lambda x: x * x, lambda g, x: g * 2 * x),

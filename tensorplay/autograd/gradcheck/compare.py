@@ -377,7 +377,6 @@ def _block(
     message: str,
 ) -> Block:
     analytical, numerical = comparison.analytical[:, part], comparison.numerical[:, part]
-    tolerance = comparison.tolerance(part)
     noise = comparison.noise[:, part]
     bound = float(noise.max(initial=0.0))
     if analytical.size == 0:
