@@ -168,7 +168,7 @@ def custom_op(
             owner_of(function),
             tags=tags,
             function=function,
-            kernels=dict.fromkeys(kinds, function),
+            keys=kinds,
         )
 
     return define if fn is None else define(fn)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tensorplay import _device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from tensorplay.ops.schema import FunctionSchema
 
@@ -61,20 +61,31 @@ class Kernels:
 
     Attributes
     ----------
-    by_key : dict
+    by_key : mapping
         A function for each of ``"cpu"``, ``"cuda"``, ``"meta"``, `DEFAULT` and `COMPOSITE` that
         was registered.
     disabled : frozenset
         Keys that are switched off.
     fake : callable or None
         Gives results without data.
+    on_cpu : callable or None
+        The kernel that runs for tensors on the CPU.
     """
 
     def __init__(self, schema: FunctionSchema) -> None:
         self._schema = schema
-        self.by_key: dict[str | None, Callable[..., Any]] = {}
+        self.by_key: Mapping[str | None, Callable[..., Any]] = {}
         self.disabled: frozenset[str | None] = frozenset()
         self.fake: Callable[..., Any] | None = None
+        self.on_cpu: Callable[..., Any] | None = None
+
+    def add(self, keys: Iterable[str | None], function: Callable[..., Any]) -> None:
+        """Add, or replace, the kernel under some keys."""
+        self.by_key = {**self.by_key, **dict.fromkeys(keys, function)}
+        self._choose()
+
+    def _choose(self) -> None:
+        self.on_cpu = self.get("cpu") or self.get(DEFAULT)
 
     def get(self, key: str | None) -> Callable[..., Any] | None:
         """Return the kernel under a key, None if there is none or it is switched off."""
@@ -83,6 +94,7 @@ class Kernels:
     def switch(self, key: str | None, *, enabled: bool) -> None:
         """Switch a kernel on or off."""
         self.disabled = self.disabled - {key} if enabled else self.disabled | {key}
+        self._choose()
 
     def composite(self, device: str) -> Callable[..., Any] | None:
         """Return the body in other operators, if no kernel or fake kernel takes its place."""

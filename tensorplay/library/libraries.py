@@ -207,7 +207,7 @@ class Library:
                     "allow_override is False."
                 )
                 raise RuntimeError(message)
-            definition.operator_kernels.by_key[key] = function
+            definition.operator_kernels.add((key,), function)
             return function
 
         if fn is None:
@@ -346,7 +346,7 @@ def impl(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         check_function("impl", "func", function)
-        definition.operator_kernels.by_key.update(dict.fromkeys(keys, function))
+        definition.operator_kernels.add(keys, function)
         return function
 
     return register if func is None else register(func)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import keyword
 import re
@@ -14,12 +15,20 @@ from tensorplay.library.owners import same_owner
 from tensorplay.ops import NAMESPACES, Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from tensorplay.library.owners import Owner
     from tensorplay.ops.schema import FunctionSchema
 
-__all__ = ["OverloadPacket", "check_name", "find", "install", "remove"]
+__all__ = [
+    "OverloadPacket",
+    "all_or_nothing",
+    "check_name",
+    "find",
+    "install",
+    "lookup",
+    "remove",
+]
 
 _WORD: Final = r"[A-Za-z_]\w*"
 _QUALNAME: Final = re.compile(rf"({_WORD})::({_WORD})(?:\.({_WORD}))?\Z")
@@ -169,9 +178,18 @@ def install(
     doc: str = "",
     tags: Iterable[Any] = (),
     function: Callable[..., Any] | None = None,
-    kernels: Mapping[str | None, Callable[..., Any]] | None = None,
+    keys: Iterable[str | None] = (),
 ) -> CustomOpDef:
     """Make an operator and put it under its name.
+
+    Parameters
+    ----------
+    where
+        The function that was called.
+    schema, owner, doc, tags
+        Of the operator.
+    function, keys
+        A kernel, and the keys of `Kernels` that it serves.
 
     Raises
     ------
@@ -193,7 +211,8 @@ def install(
             raise RuntimeError(message)
         text = doc or (function.__doc__ if function is not None else None)
         primitive = CustomPrimitive(schema, text or f"Custom operator {name}.")
-        primitive.kernels.by_key.update(kernels or {})
+        if function is not None:
+            primitive.kernels.add(keys, function)
         made = CustomOpDef(primitive, owner, tuple(tags), function)
         _REGISTRY[name] = made
         _publish(schema.namespace, schema.name)
@@ -215,6 +234,30 @@ def remove(op: Any) -> None:
             raise RuntimeError(message)
         del _REGISTRY[definition.name]
         _publish(definition.namespace, definition.opname)
+
+
+def lookup(name: str) -> CustomOpDef | None:
+    """Return what is registered under a full name, or None."""
+    return _REGISTRY.get(name)
+
+
+@contextlib.contextmanager
+def all_or_nothing() -> Iterator[None]:
+    """Register what the block registers, or nothing of it if the block raises."""
+    with _lock:
+        before, spaces = dict(_REGISTRY), set(NAMESPACES)
+        try:
+            yield
+        except BaseException:
+            names = {n for n in before | _REGISTRY if before.get(n) is not _REGISTRY.get(n)}
+            _REGISTRY.clear()
+            _REGISTRY.update(before)
+            for name in names:
+                namespace, _, rest = name.partition("::")
+                _publish(namespace, rest.partition(".")[0])
+            for namespace in set(NAMESPACES) - spaces:
+                del NAMESPACES[namespace]
+            raise
 
 
 def _publish(namespace: str, opname: str) -> None:

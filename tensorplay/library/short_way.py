@@ -1,0 +1,146 @@
+"""The short way of small calls to users' operators: the common case, with its checks written out.
+
+A call with plain tensors and numbers, one new tensor as result and nothing special switched on
+asks few questions. The function below is written out for the schema, so that a call loops over
+nothing. For anything else it returns `MISS`, before the kernel runs; then the long way is taken,
+which also words the errors. What the kernel returned goes to the long way's own checks if it is not
+plainly a tensor on memory of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tensorplay._tensor import Tensor, inference_threads
+from tensorplay.autograd import anomaly_mode, grad_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorplay.library.custom_primitive import CustomPrimitive
+    from tensorplay.ops.schema import FunctionSchema
+
+__all__ = ["MISS", "short_way"]
+
+MISS: Final = object()
+_SCALARS: Final = {"float": "float", "int": "int", "SymInt": "int", "bool": "bool", "str": "str"}
+
+
+def _is_covered(schema: FunctionSchema) -> bool:
+    """Tell whether the short way knows operators of this form."""
+    kinds = [a.type for a in schema.arguments]
+    return (
+        any(t.base == "Tensor" for t in kinds)
+        and all(t.base == "Tensor" or t.base in _SCALARS for t in kinds)
+        and not any(t.is_list or t.optional for t in kinds)
+        and not any(a.kwarg_only or a.alias is not None for a in schema.arguments)
+        and len(schema.returns) == 1
+        and schema.returns[0].alias is None
+        and str(schema.returns[0].type) == "Tensor"
+    )
+
+
+def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | None:
+    """Return ``call(args)``, which gives the result or `MISS`; None for other forms."""
+    schema = primitive.schema
+    if not _is_covered(schema):
+        return None
+    names = [f"a{i}" for i in range(len(schema.arguments))]
+    tensors = [n for n, a in zip(names, schema.arguments, strict=True) if a.type.is_tensor]
+    lines = [
+        "def call(args):",
+        f"    if len(args) != {len(names)} or special or primitive.checks_writes:",
+        "        return MISS",
+        f"    {', '.join(names)}, = args",
+    ]
+    for name, argument in zip(names, schema.arguments, strict=True):
+        if argument.type.is_tensor:
+            lines += [
+                f"    if {name}.__class__ is not Tensor:",
+                "        return MISS",
+                f"    m{name} = {name}._array",
+                f"    if m{name}.__class__ is not ndarray or {name}._tangent is not None:",
+                "        return MISS",
+                f"    if {name}._base is not None:",
+                f"        {name}._synchronise()",
+            ]
+            continue
+        kind = _SCALARS[argument.type.base]
+        lines.append(f"    if {name}.__class__ is not {kind}:")
+        if kind == "float":
+            lines += [
+                f"        if {name}.__class__ is not int:",
+                "            return MISS",
+                f"        {name} = float({name})",
+            ]
+        else:
+            lines.append("        return MISS")
+    needs = " or ".join(f"{t}._requires_grad" for t in tensors)
+    inner = ", ".join(names)
+    detached = [
+        line
+        for t in tensors
+        for line in (
+            f"        if {t}._requires_grad:",
+            f"            {t} = {t}.detach()",
+        )
+    ]
+    # Memory of its own: an array that owns what it shows, and that no argument is or looks into.
+    own = [
+        f"{m} is not out_array and ({m}.base is None or "
+        f"({m}.base.__class__ is ndarray and {m}.base is not out_array and {m}.base.base is None))"
+        for m in (f"m{t}" for t in tensors)
+    ]
+    lines += [
+        "    kernel = kernels.on_cpu",
+        "    if kernel is None:",
+        "        return MISS",
+        f"    needs = {needs}",
+        "    if needs:",
+        "        if anomaly.enabled:",
+        "            return MISS",
+        *detached,
+        "    recording = mode.enabled",
+        "    if recording:",
+        "        mode.enabled = False",
+        "        try:",
+        f"            out = kernel({inner})",
+        "        finally:",
+        "            mode.enabled = True",
+        "    else:",
+        f"        out = kernel({inner})",
+        "    if out.__class__ is Tensor:",
+        "        out_array = out._array",
+        "        if (",
+        "            out_array.__class__ is ndarray",
+        "            and out_array.base is None",
+        "            and out._base is None",
+        "            and not out._requires_grad",
+        "            and out._tangent is None",
+        *[f"            and {condition}" for condition in own],
+        "        ):",
+        "            if recording and needs:",
+        # The kernel may keep its tensor; the one that gets a history is another.
+        "                out = out.detach()",
+        "                primitive._record(list(args), (out,))",
+        "            return out",
+        f"    out = primitive.checked(out, list(args), [{inner}])",
+        "    if recording and needs:",
+        "        primitive._record(list(args), (out,))",
+        "    return out",
+    ]
+    scope: dict[str, Any] = {
+        "MISS": MISS,
+        "Tensor": Tensor,
+        "anomaly": anomaly_mode.state,
+        "kernels": primitive.kernels,
+        "mode": grad_mode.state,
+        "ndarray": np.ndarray,
+        "primitive": primitive,
+        "special": inference_threads,
+    }
+    exec("\n".join(lines), scope)  # noqa: S102  (text made above, of numbered names only)
+    call: Callable[[tuple[Any, ...]], Any] = scope["call"]
+    return call
