@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay.utils.cpp_jit import support, toolchain
 from tensorplay.utils.cpp_jit.cache import explain_full_disk, keep_within_limit, writable
+from tensorplay.utils.cpp_jit.commands import shared_suffix
 from tensorplay.utils.cpp_jit.compile import Product, Source, Unit, compile_unit
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
-from tensorplay.utils.cpp_jit.errors import MissingToolError
+from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, MissingToolError
 from tensorplay.utils.cpp_jit.flags import checked
+from tensorplay.utils.cpp_jit.inputs import unseen
 from tensorplay.utils.cpp_jit.source import scan
 from tensorplay.utils.cpp_jit.store import (
     FORMAT,
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from tensorplay.utils.cpp_jit.load import Module
 
 _LOCAL_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"', re.MULTILINE)
-_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,11 @@ class Build:
     dependencies
         Files that the compiler read, without the engine's and this package's own headers.
     seconds
-        Time of the build that made the library.
+        Time of the build that made the library, without what it made for all later ones.
+    shared_seconds
+        Time that this call took for what all builds on this machine share (the run-time library,
+        questions to the compiler): some seconds for the first, nothing for a library that was
+        found. Precompiled headers are made in the background and wait for nobody.
     cached
         Whether this call found it.
     rung
@@ -91,6 +97,7 @@ class Build:
     diagnostics: tuple[Diagnostic, ...]
     dependencies: tuple[Path, ...]
     seconds: float
+    shared_seconds: float
     cached: bool
     rung: str
     log: str
@@ -141,6 +148,7 @@ class Build:
             "diagnostics": [d.to_dict() for d in self.diagnostics],
             "dependencies": [str(path) for path in self.dependencies],
             "seconds": self.seconds,
+            "shared_seconds": self.shared_seconds,
             "cached": self.cached,
             "rung": self.rung,
             "log": self.log,
@@ -320,7 +328,7 @@ def find_or_build(
         start = time.perf_counter()
         with cache.workspace() as work:
             product = produce(work, compiler, cache)
-            seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - start - product.shared_seconds
             entry = _publish(
                 cache, request, name, identity, work, product, facts(), seconds, start_ns
             )
@@ -329,7 +337,9 @@ def find_or_build(
     if data is None:
         raise RuntimeError(f"the library {name!r} vanished from {cache.root} while it was built")
     build = _build_of(cache, entry, data, cached=False)
-    return dataclasses.replace(build, _again=again(entry))
+    return dataclasses.replace(
+        build, shared_seconds=round(product.shared_seconds, 4), _again=again(entry)
+    )
 
 
 #: Entries whose checksum this process has compared, with the size and times of their library.
@@ -368,6 +378,7 @@ def _build_of(cache: Cache, entry: str, data: dict[str, Any], *, cached: bool) -
         diagnostics=tuple(Diagnostic.from_dict(d) for d in data["diagnostics"]),
         dependencies=tuple(Path(path) for path in data["dependencies"]),
         seconds=data["seconds"],
+        shared_seconds=0.0,
         cached=cached,
         rung=data["rung"],
         log=data["log"],
@@ -408,12 +419,21 @@ def _publish(
         for path in dict.fromkeys(os.path.normpath(work / p) for p in product.dependencies)
         if not path.startswith((*own, private)) and "/precompiled/" not in path
     ]
+    command = product.commands[-1] if product.commands else ()
+    texts = [work / made for made in ("source.cpp", "cuda.cu") if (work / made).is_file()]
+    besides = unseen(
+        {str(Path.cwd()): "\n".join(text.read_text("utf-8", "replace") for text in texts)},
+        paths,
+        [word[2:] for word in command if word.startswith("-I") and len(word) > 2],
+        product.system_paths,
+    )
+    paths = list(dict.fromkeys((*paths, *besides.present)))
     files = tuple(FileState.of(path) for path in paths)
     key = digest(request, identity, *(f.sha256 for f in files), product.precompiled or "")
-    library = product.output or f"{safe_name(name)}-{key[:12]}{_SUFFIX}"
+    library = product.output or f"{safe_name(name)}-{key[:12]}{shared_suffix()}"
     (work / product.library).rename(work / library)
     for leftover in work.iterdir():
-        if leftover.suffix in {".d", ".o", ".cubin"}:
+        if leftover.suffix in {".d", ".o", ".obj", ".cubin", ".rsp", ".exp"}:
             leftover.unlink()
     content = (work / library).read_bytes()
     data = {
@@ -437,10 +457,13 @@ def _publish(
     }
     write_atomically(work / "entry.json", json.dumps(data, indent=1))
     entry = cache.publish(work, name, key)
-    if all(_untouched(file, start_ns) for file in files):
+    if besides.why:
+        warnings.warn(
+            f"{name!r} is built again each time: {besides.why}", BuildCacheWarning, stacklevel=2
+        )
+    elif all(_untouched(file, start_ns) for file in files):
         # A file changed while it was being read gives a library for now, but no record.
-        absent = _shadowing(paths, product.commands[-1] if product.commands else ())
-        record = Record(identity, entry, files, product.precompiled, absent, time.time_ns())
+        record = Record(identity, entry, files, product.precompiled, besides.absent, time.time_ns())
         with contextlib.suppress(OSError):  # no room left: it is right, and not found again
             cache.add(request, record)
     return entry
@@ -454,16 +477,3 @@ def _untouched(file: FileState, start_ns: int) -> bool:
     wrong.
     """
     return (file.mtime_ns if sys.platform == "win32" else file.ctime_ns) < start_ns
-
-
-def _shadowing(paths: Sequence[str], command: Sequence[str]) -> tuple[str, ...]:
-    """Return files that, if they appeared, would be read instead of the recorded ones."""
-    folders = [word[2:] for word in command if word.startswith("-I") and len(word) > 2]
-    absent = []
-    for path in paths:
-        for position, folder in enumerate(folders):
-            if path.startswith(folder + os.sep):
-                relative = os.path.relpath(path, folder)
-                absent += [str(Path(earlier, relative)) for earlier in folders[:position]]
-                break
-    return tuple(absent)

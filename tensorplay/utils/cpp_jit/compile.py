@@ -8,17 +8,19 @@ is slower. A word scan chooses the first; the compiler's answer moves on.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tensorplay.utils.cpp_jit import support, toolchain
+from tensorplay.utils.cpp_jit.commands import Job, Link, Traits, arguments
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
 from tensorplay.utils.cpp_jit.exports import check_exports
 from tensorplay.utils.cpp_jit.flags import link_inputs
+from tensorplay.utils.cpp_jit.inputs import assembled
+from tensorplay.utils.cpp_jit.msvc import parse_source_dependencies
 from tensorplay.utils.cpp_jit.source import (
     Scan,
     engine_words,
@@ -72,6 +74,8 @@ class Product:
     log: str
     cuda: Mapping[str, Any] | None = None
     output: str = ""  # a name that the caller chose
+    shared_seconds: float = 0.0  # of the build's, for what later builds find
+    system_paths: tuple[str, ...] = ()  # that the compiler searches by itself
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,6 @@ class Unit:
         return self.source.name or f"{self.name}.cpp"
 
 
-#: Words that made a light build of a name fail: the next edit that still holds one skips it.
-_needs_full: dict[str, frozenset[str]] = {}
-
-
 def compile_unit(
     unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Cache, *, link: bool = True
 ) -> Product:
@@ -111,19 +111,22 @@ def compile_unit(
     texts = texts_of(unit)
     scans = (scan(unit.preamble), scan(unit.source.text), scan(unit.generated))
     check_exports(unit.exports, scans[1], scans[0], texts)
-    traits = toolchain.traits(compiler, cache.root)
-    rung = first_rung(unit, scans)
+    common = support.common(cache, compiler)
+    shared_seconds = common.seconds
+    rung = first_rung(unit, scans, cache.full_words(unit.name))
+    if common.traits.kind == "msvc":
+        rung = "stock"
     commands: list[tuple[str, ...]] = []
     logs: list[str] = []
     while True:
-        try:
-            objects = support.runtime_objects(cache, compiler, full=rung == "full")
-        except BuildError:
-            if rung != "full":
-                raise
-            rung = "stock"  # an engine whose containers are not those we know
-            continue
-        attempt = _Attempt(unit, scans, rung, work, compiler, traits, cache, objects, link)
+        if rung == "full":
+            try:
+                common = support.common(cache, compiler, full=True)
+            except BuildError:
+                rung = "stock"  # an engine whose containers are not those we know
+            else:
+                shared_seconds += common.seconds
+        attempt = _Attempt(unit, scans, rung, work, compiler, cache, common, link)
         done, headers = attempt.run()
         commands.append(done.command)
         logs.append(done.output)
@@ -140,31 +143,62 @@ def compile_unit(
                 commands=commands,
             )
         if rung == "light":
-            quoted = re.findall(r"[`'‘](?:[\w:]*::)?(\w+)", "\n".join(d.message for d in errors))
-            _needs_full[unit.name] = frozenset(quoted) & engine_words()
+            cache.note_full_words(unit.name, _reasons(unit, scans, errors))
         rung = following
     return Product(
         library=attempt.output,
         commands=tuple(commands),
         diagnostics=found,
         dependencies=(
-            *parse_dependencies((work / _DEPENDENCIES).read_text("utf-8", "replace")),
+            *read_dependencies(work / _DEPENDENCIES, common.traits),
             *link_inputs((*unit.cflags, *unit.ldflags)),
+            *assembled((attempt.text(()),), (str(Path.cwd()), *unit.include_paths)),
         ),
         precompiled=headers.file_set if headers else None,
         rung=rung,
         log=logs[-1],
+        shared_seconds=shared_seconds,
+        system_paths=common.traits.include_paths,
     )
 
 
-def first_rung(unit: Unit, scans: Sequence[Scan]) -> str:
-    """Return the set of headers to try first: what the words need, or what the last edit needed."""
+def read_dependencies(file: Path, traits: Traits) -> list[str]:
+    """Return the files that a compiler wrote that it read."""
+    text = file.read_text("utf-8", "replace")
+    return parse_source_dependencies(text) if traits.kind == "msvc" else parse_dependencies(text)
+
+
+def first_rung(unit: Unit, scans: Sequence[Scan], known: frozenset[str]) -> str:
+    """Return the set of headers to try first: what the words need, or what the last edit needed.
+
+    ``known`` are the reasons for which an earlier text of this name needed the full ones.
+    """
     if needs_full_headers(scans) is not None:
         return "full"
-    known = _needs_full.get(unit.name)
-    if known and any(known & names(part.code) for part in scans):
+    if known and not known.isdisjoint((*_signatures(unit, scans), *_words(scans))):
         return "full"
     return "light"
+
+
+def _words(scans: Sequence[Scan]) -> frozenset[str]:
+    return frozenset[str]().union(*(names(part.code) for part in scans))
+
+
+def _signatures(unit: Unit, scans: Sequence[Scan]) -> list[str]:
+    """Return the types of the exported functions, one text per function."""
+    return [
+        f"{function.result}({', '.join(p.type for p in function.parameters)})"
+        for part in scans
+        for function in part.functions
+        if function.name in unit.exports
+    ]
+
+
+def _reasons(unit: Unit, scans: Sequence[Scan], errors: Sequence[Diagnostic]) -> frozenset[str]:
+    """Return what made a text need the full headers: names of the engine, else its signatures."""
+    said = re.findall(r"[`'‘](?:[\w:]*::)?(\w+)", "\n".join(d.message for d in errors))
+    engine = frozenset(said) & engine_words() & _words(scans)
+    return engine or frozenset(_signatures(unit, scans))
 
 
 def next_rung(rung: str, errors: Sequence[Diagnostic], output: str) -> str | None:
@@ -196,6 +230,10 @@ def texts_of(unit: Unit) -> Texts:
 _SOURCE = "source.cpp"
 _OUTPUT = "library"
 _DEPENDENCIES = "dependencies.d"
+# clang refuses what does not fit, where g++ reads the text; either may break down over it.
+_PRECOMPILED_AT_FAULT = re.compile(
+    r"internal compiler error|precompiled header|(?:PCH|AST|module) file|PLEASE submit a bug report"
+)
 
 
 @dataclass(frozen=True)
@@ -207,13 +245,14 @@ class _Attempt:
     rung: str
     work: Path
     compiler: toolchain.Compiler
-    traits: toolchain.Traits
     cache: Cache
-    objects: tuple[Path, ...]
+    common: support.Common
     link: bool
 
     @property
     def output(self) -> str:
+        if self.common.traits.kind == "msvc":
+            return f"{_OUTPUT}.dll" if self.link else "source.obj"
         return _OUTPUT if self.link else "source.o"
 
     @property
@@ -228,46 +267,38 @@ class _Attempt:
             wanted = support.headers_for(
                 self.rung,
                 (*implied, *self.includes),
-                self.compile_flags(),
+                self.unit.cflags,
                 whole=needs_whole_standard(self.scans),
             )
-            headers = support.precompiled(self.cache, self.compiler, self.traits.kind, wanted)
+            headers = support.precompiled(self.cache, self.compiler, self.common.traits, wanted)
         done = toolchain.run(self.compiler, self.arguments(headers), self.work)
-        if done.returncode and headers and "internal compiler error" in done.output:
-            headers = None  # a precompiled header is the likeliest cause, and not needed
+        if done.returncode and headers and _PRECOMPILED_AT_FAULT.search(done.output):
+            headers = None  # it is not needed
             done = toolchain.run(self.compiler, self.arguments(None), self.work)
         return done, headers
 
-    def compile_flags(self) -> tuple[str, ...]:
-        gcc = ("-fno-gnu-unique",) if self.traits.kind == "gcc" else ()
-        # Unique symbols would be shared between libraries: two cells with one template's name
-        # would see each other's static variables, and no library could be unloaded.
-        return (*support.BASE_FLAGS, *gcc, *self.unit.cflags)
-
     def arguments(self, headers: support.Precompiled | None) -> tuple[str, ...]:
-        unit = self.unit
-        include: tuple[str, ...] = ()
-        if headers:
-            include = ("-include", str(headers.include))
-        elif self.rung != "stock":
-            include = ("-include", support.engine_header(self.rung, self.includes))
         local = any(part.local_includes for part in self.scans)
-        return (
-            *self.compile_flags(),
-            *include,
-            *(("-iquote", str(Path.cwd())) if local else ()),
-            *(f"-I{path}" for path in unit.include_paths),
-            *support.include_flags(),
-            *diagnostic_flags(self.traits.kind),
-            *("-MD", "-MF", _DEPENDENCIES),
-            _SOURCE,
-            *(self.link_arguments() if self.link else ("-c",)),
-            *("-o", self.output),
+        engine = support.engine_header(self.rung, self.includes)
+        link = Link(
+            self.common.objects,
+            str(toolchain.find_engine().library),
+            self.unit.ldflags,
+            undefined=any("Python.h" in part.includes for part in self.scans),
         )
-
-    def link_arguments(self) -> tuple[str, ...]:
-        python = any("Python.h" in part.includes for part in self.scans)
-        return link_arguments(self.traits, self.objects, self.unit.ldflags, undefined=python)
+        job = Job(
+            source=_SOURCE,
+            output=self.output,
+            flags=self.unit.cflags,
+            headers=() if self.rung == "stock" else (engine,),
+            precompiled=str(headers.include) if headers else None,
+            quote_paths=(str(Path.cwd()),) if local else (),
+            include_paths=self.unit.include_paths,
+            system_paths=support.include_paths(),
+            dependencies=_DEPENDENCIES,
+            link=link if self.link else None,
+        )
+        return arguments(self.common.traits, job)
 
     def text(self, implied: Sequence[str]) -> str:
         unit = self.unit
@@ -286,56 +317,6 @@ class _Attempt:
             if text:
                 lines.append(f"{doc}({name}, {c_string(text)});")
         return "\n".join(lines) + "\n"
-
-
-def diagnostic_flags(kind: str) -> tuple[str, ...]:
-    """Return flags that make messages parseable and bounded."""
-    if kind == "unknown":
-        return ()
-    if kind == "gcc":
-        return (
-            "-fno-diagnostics-show-caret",
-            "-fdiagnostics-parseable-fixits",
-            "-fdiagnostics-color=never",
-            "-fmax-errors=50",
-        )
-    return (
-        "-fno-caret-diagnostics",
-        "-fdiagnostics-parseable-fixits",
-        "-fno-color-diagnostics",
-        "-ferror-limit=50",
-    )
-
-
-def link_arguments(
-    traits: toolchain.Traits,
-    objects: Sequence[Path],
-    ldflags: Sequence[str],
-    *,
-    undefined: bool = False,
-) -> tuple[str, ...]:
-    """Return the linker's part of a command line.
-
-    Parameters
-    ----------
-    traits
-        Of the compiler that links.
-    objects
-        The run-time library's object files.
-    ldflags
-        The caller's flags, last so that they win.
-    undefined
-        Whether symbols may stay undefined, as those of the Python interpreter do.
-    """
-    library = toolchain.find_engine().library
-    folder, stem = str(library.parent), library.stem.removeprefix("lib")
-    runtime = tuple(str(path) for path in objects)
-    engine = (f"-L{folder}", f"-l{stem}")
-    if sys.platform == "darwin":
-        return ("-shared", "-undefined", "dynamic_lookup", *runtime, *engine, *ldflags)
-    linker = (f"-fuse-ld={traits.linker}",) if traits.linker else ()
-    own = (f for f in traits.link_flags if not (undefined and f == toolchain.NO_UNDEFINED))
-    return ("-shared", *linker, *own, *runtime, *engine, *ldflags)
 
 
 def c_string(text: str) -> str:

@@ -15,12 +15,12 @@ from typing import Any
 
 from tensorplay.utils.cpp_jit import cuda, support, toolchain
 from tensorplay.utils.cpp_jit.build import Build, common_inputs, facts_of, find_or_build
+from tensorplay.utils.cpp_jit.commands import Link, link_arguments
 from tensorplay.utils.cpp_jit.compile import (
     Product,
     Unit,
     c_string,
     compile_unit,
-    link_arguments,
     next_rung,
     texts_of,
 )
@@ -125,23 +125,16 @@ def _compile(
     if unit.cuda:
         text = unit.cuda
         parts.append(lambda: _compile_cuda(unit, text, target, toolkit, work))
-    traits = toolchain.traits(compiler, cache.root)
-    objects = support.runtime_objects(cache, compiler, full=True)
+    common = support.common(cache, compiler, full=True)
     with ThreadPoolExecutor(jobs(len(parts))) as pool:
         products = [future.result() for future in [pool.submit(part) for part in parts]]
     commands = [command for product in products for command in product.commands]
     first = unit.first
     watched = () if unit.cuda is None else _WATCHED  # see cuda_export.h
-    link = link_arguments(
-        traits,
-        objects,
-        (
-            *watched,
-            *(f"-L{path}" for path in toolkit.library_paths),
-            *CUDA_LIBRARIES,
-            *first.ldflags,
-        ),
-    )
+    folders = (f"-L{path}" for path in toolkit.library_paths)
+    ldflags = (*watched, *folders, *CUDA_LIBRARIES, *first.ldflags)
+    engine = str(toolchain.find_engine().library)
+    link = link_arguments(common.traits, Link(common.objects, engine, ldflags))
     done = toolchain.run(compiler, (*(p.library for p in products), *link, "-o", "library"), work)
     commands.append(done.command)
     log = "\n".join(filter(None, (*(product.log for product in products), done.output)))
@@ -158,6 +151,8 @@ def _compile(
         precompiled=next((p.precompiled for p in products if p.precompiled), None),
         rung="full" if any(p.rung == "full" for p in products) else products[-1].rung,
         log=log,
+        shared_seconds=common.seconds,
+        system_paths=(*common.traits.include_paths, *toolkit.include_paths),
         cuda={
             "toolkit": toolkit.version,
             "targets": list(target.architectures),
@@ -183,7 +178,7 @@ def _compile_cuda(
         *unit.cuda_cflags,
         *(f"-I{path}" for path in text.include_paths),
         *(("-I", str(Path.cwd())) if scans[1].local_includes else ()),
-        *support.include_flags(),
+        *(word for folder in support.include_paths() for word in ("-isystem", folder)),
         *("-MD", "-MF", "cuda.d", "-c", "cuda.cu", "-o", "cuda.o"),
     )
     commands: list[tuple[str, ...]] = []

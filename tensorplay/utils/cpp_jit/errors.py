@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ class BuildError(RuntimeError):
 
 
 def no_compiler(
-    looked_for: Sequence[str], where: Sequence[str], *, variable: str = ""
+    looked_for: Sequence[str], where: Sequence[str], *, variable: str = "", name: str = "CXX"
 ) -> Exception:
     """Return the error for a machine without a C++ compiler.
 
@@ -58,15 +59,23 @@ def no_compiler(
     where
         Folders that were searched.
     variable
-        The value of ``CXX`` if that named the compiler.
+        The value of the variable `name` if that named the compiler.
+    name
+        ``"CXX"``, or ``"CC"`` for C.
     """
     names = ", ".join(looked_for)
     folders = ", ".join(where) if where else "no folder: PATH is empty"
-    asked = f" (CXX={variable})" if variable else ""
+    asked = f" ({name}={variable})" if variable else ""
+    language = "C" if name == "CC" else "C++"
+    commands = [
+        "  conda: conda install -c conda-forge cxx-compiler",
+        "  pip:   pip install ziglang (its first build takes a few minutes)",
+    ]
+    system = {
+        "darwin": "  Xcode: xcode-select --install",
+        "win32": "  Build Tools: winget install Microsoft.VisualStudio.2022.BuildTools",
+    }.get(sys.platform, "  apt:   sudo apt-get install g++")
     return MissingToolError(
-        f"no C++ compiler: expected one of {names}{asked}, found none in {folders}.\n"
-        "Install one and run the cell again:\n"
-        "  conda: conda install -c conda-forge gxx\n"
-        "  apt:   sudo apt-get install g++\n"
-        "  pip:   pip install ziglang (its first build takes a few minutes)"
+        f"no {language} compiler: expected one of {names}{asked}, found none in {folders}.\n"
+        "Install one and run the cell again:\n" + "\n".join([system, *commands])
     )

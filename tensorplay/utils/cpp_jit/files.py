@@ -13,11 +13,15 @@ from typing import Any
 
 from tensorplay.utils.cpp_jit import cuda, support, toolchain
 from tensorplay.utils.cpp_jit.build import Build, common_inputs, find_or_build
-from tensorplay.utils.cpp_jit.compile import (
-    Product,
-    diagnostic_flags,
+from tensorplay.utils.cpp_jit.commands import (
+    Job,
+    Link,
+    Traits,
+    arguments,
     link_arguments,
+    object_suffix,
 )
+from tensorplay.utils.cpp_jit.compile import Product, read_dependencies
 from tensorplay.utils.cpp_jit.cuda_build import CUDA_LIBRARIES
 from tensorplay.utils.cpp_jit.diagnostics import Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
@@ -29,7 +33,6 @@ from tensorplay.utils.cpp_jit.store import (
     cache_at,
     default_cache,
     digest,
-    parse_dependencies,
 )
 
 _OBJECTS = frozenset({".o", ".obj", ".a"})
@@ -134,6 +137,16 @@ class _Object:
     dependencies: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Tools:
+    """What compiles the files of a tree."""
+
+    compiler: toolchain.Compiler
+    c_compiler: toolchain.Compiler
+    traits: Traits
+    toolkit: cuda.Toolkit | None
+
+
 def _compile_tree(
     tree: _Tree,
     target: cuda.Target | None,
@@ -141,26 +154,27 @@ def _compile_tree(
     compiler: toolchain.Compiler,
     cache: Cache,
 ) -> Product:
-    traits = toolchain.traits(compiler, cache.root)
+    common = support.common(cache, compiler)
     toolkit = cuda.find_toolkit() if target else None
+    tools = _Tools(compiler, toolchain.find_c_compiler(compiler), common.traits, toolkit)
     with ThreadPoolExecutor(jobs(len(tree.files))) as pool:
         parts = pool.map(
-            lambda item: _compile_file(
-                tree, item[0], item[1], target, toolkit, work, compiler, traits
-            ),
+            lambda item: _compile_file(tree, item[0], item[1], target, tools, work),
             enumerate(tree.files),
         )
         objects = list(parts)
-    runtime = support.runtime_objects(cache, compiler)
     words = [part.path for part in objects]
-    if tree.is_object:
-        link: tuple[str, ...] = ("-r", "-nostdlib")
-    else:
-        ldflags = tree.ldflags
-        if toolkit:
-            ldflags = (*(f"-L{path}" for path in toolkit.library_paths), *CUDA_LIBRARIES, *ldflags)
-        link = link_arguments(traits, runtime, ldflags)
-    done = toolchain.run(compiler, (*tree.cflags, *words, *link, "-o", "library"), work)
+    ldflags = tree.ldflags
+    if toolkit:
+        ldflags = (*(f"-L{path}" for path in toolkit.library_paths), *CUDA_LIBRARIES, *ldflags)
+    link = Link(common.objects, str(toolchain.find_engine().library), ldflags)
+    if tree.is_object and common.traits.kind == "msvc":
+        raise NotImplementedError(
+            f"[cpp_jit] library {tree.name!r}: cl does not merge object files; build a library"
+        )
+    shared = ("-r", "-nostdlib") if tree.is_object else link_arguments(common.traits, link)
+    made = ("-o", "library") if common.traits.kind != "msvc" else ("/Fe:library.dll", "/nologo")
+    done = toolchain.run(compiler, (*made, *tree.cflags, *words, *shared), work)
     commands = [*(part.command for part in objects if part.command), done.command]
     log = "\n".join(filter(None, (*(part.output for part in objects), done.output)))
     if done.returncode:
@@ -177,7 +191,7 @@ def _compile_tree(
         }
     pairs = zip(tree.files, objects, strict=True)
     return Product(
-        library="library",
+        library="library" if common.traits.kind != "msvc" else "library.dll",
         commands=tuple(commands),
         diagnostics=tuple(d for path, o in pairs for d in parse(o.output, Texts(path, {}))),
         dependencies=(
@@ -189,37 +203,39 @@ def _compile_tree(
         log=log,
         cuda=described,
         output=tree.output,
+        shared_seconds=common.seconds,
+        system_paths=(*common.traits.include_paths, *(toolkit.include_paths if toolkit else ())),
     )
 
 
 def _compile_file(
-    tree: _Tree,
-    number: int,
-    path: str,
-    target: cuda.Target | None,
-    toolkit: cuda.Toolkit | None,
-    work: Path,
-    compiler: toolchain.Compiler,
-    traits: toolchain.Traits,
+    tree: _Tree, number: int, path: str, target: cuda.Target | None, tools: _Tools, work: Path
 ) -> _Object:
     suffix = Path(path).suffix.lower()
     if suffix in _OBJECTS:
         return _Object(path, None, "", (path,))
-    name = f"{number}.o"
-    includes = tuple(f"-I{folder}" for folder in tree.include_paths)
-    rest = (*support.include_flags(), "-MD", "-MF", f"{number}.d", "-c", path, "-o", name)
-    if suffix == ".cu" and target and toolkit:
-        own = ("-std=c++17", "-O2", "-Xcompiler=-fPIC", "-Xptxas=-v", *target.flags)
-        done = cuda.run_nvcc(toolkit, (*own, *tree.cuda_cflags, *includes, *rest), work)
-    else:
-        language = ("-x", "c") if suffix == ".c" else ("-std=c++17",)
-        own = (
-            *language,
-            *(flag for flag in support.BASE_FLAGS if not flag.startswith("-std")),
-            *(("-fno-gnu-unique",) if traits.kind == "gcc" else ()),
+    name = f"{number}{object_suffix()}"
+    dependencies = work / f"{number}.d"
+    if suffix == ".cu" and target and tools.toolkit:
+        system = (w for folder in support.include_paths() for w in ("-isystem", folder))
+        words = (
+            *("-std=c++17", "-O2", "-Xcompiler=-fPIC", "-Xptxas=-v", *target.flags),
+            *(*tree.cuda_cflags, *(f"-I{folder}" for folder in tree.include_paths), *system),
+            *("-MD", "-MF", dependencies.name, "-c", path, "-o", name),
         )
-        arguments = (*own, *tree.cflags, *includes, *diagnostic_flags(traits.kind), *rest)
-        done = toolchain.run(compiler, arguments, work)
+        done = cuda.run_nvcc(tools.toolkit, words, work)
+    else:
+        job = Job(
+            source=path,
+            output=name,
+            language="c" if suffix == ".c" else "c++",
+            flags=tree.cflags,
+            include_paths=tree.include_paths,
+            system_paths=support.include_paths(),
+            dependencies=dependencies.name,
+        )
+        compiler = tools.c_compiler if suffix == ".c" else tools.compiler
+        done = toolchain.run(compiler, arguments(tools.traits, job), work)
     if done.returncode:
         found = parse(done.output, Texts(path, {}))
         raise BuildError(
@@ -228,5 +244,5 @@ def _compile_file(
             log=done.output,
             commands=(done.command,),
         )
-    read = parse_dependencies((work / f"{number}.d").read_text("utf-8", "replace"))
+    read = read_dependencies(dependencies, tools.traits)
     return _Object(name, done.command, done.output, (path, *read))

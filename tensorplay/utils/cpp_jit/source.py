@@ -259,6 +259,16 @@ def blank(text: str) -> str:
     return _LITERAL_OR_COMMENT.sub(blanks, text)
 
 
+def blank_comments(text: str) -> str:
+    """Return the text with comments replaced by blanks, lines and length kept."""
+
+    def blanks(found: re.Match[str]) -> str:
+        piece = found[0]
+        return re.sub(r"[^\n]", " ", piece) if piece.startswith(("//", "/*")) else piece
+
+    return _LITERAL_OR_COMMENT.sub(blanks, text)
+
+
 def needs_full_headers(parts: Iterable[Scan]) -> str | None:
     """Return the first name that the light headers lack, or None if they seem enough."""
     for part in parts:

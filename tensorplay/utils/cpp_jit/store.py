@@ -35,6 +35,7 @@ FORMAT = 2
 _SETTLED_NS = 2_000_000_000
 _MAX_RECORDS = 8
 _MAX_KNOWN = 512
+_MAX_NAMES, _MAX_WORDS = 256, 16
 _STALE_SECONDS = 3600.0
 _PATIENCE_SECONDS = 10.0
 
@@ -209,6 +210,35 @@ class Cache:
 
     def _request_file(self, request: str) -> Path:
         return self.root / "requests" / request[:2] / f"{request}.json"
+
+    # What an earlier text of a name needed
+
+    def full_words(self, name: str) -> frozenset[str]:
+        """Return why an earlier text of this name needed the engine's full headers, if one did."""
+        return frozenset(self._full_words().get(name, ()))
+
+    def note_full_words(self, name: str, words: Iterable[str]) -> None:
+        """Keep why a text needed the engine's full headers, for its next edit in any process."""
+        known = self._full_words()
+        known.pop(name, None)
+        known[name] = sorted(words)[:_MAX_WORDS]
+        while len(known) > _MAX_NAMES:
+            known.pop(next(iter(known)))
+        with contextlib.suppress(OSError):  # only a matter of speed
+            write_atomically(self._full_words_file, json.dumps(known))
+
+    @property
+    def _full_words_file(self) -> Path:
+        return self.root / "full_headers.json"
+
+    def _full_words(self) -> dict[str, list[str]]:
+        try:
+            known = json.loads(self._full_words_file.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(known, dict):
+            return {}
+        return {name: list(map(str, w)) for name, w in known.items() if isinstance(w, list)}
 
     # Sets of files, shared by the many cells that use one precompiled header
 

@@ -13,6 +13,7 @@ import functools
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorplay.utils.cpp_jit import toolchain
+from tensorplay.utils.cpp_jit.commands import Job, Traits, arguments, header_arguments
 from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.resources import jobs
 from tensorplay.utils.cpp_jit.store import (
@@ -34,7 +36,6 @@ from tensorplay.utils.cpp_jit.toolchain import Compiler, environment_key, find_e
 
 INCLUDE = Path(__file__).parents[2] / "include"
 RUNTIME = Path(__file__).parent / "runtime"
-BASE_FLAGS = ("-std=c++17", "-fPIC", "-O2")
 
 #: Standard headers of the precompiled sets. Each header in a set costs every cell that uses the set
 #: (its pending templates are instantiated again at the end of each unit: about 30 ms for <cmath>,
@@ -77,13 +78,44 @@ class Precompiled:
     file_set: str
 
 
-def include_flags() -> tuple[str, ...]:
-    """Return the flags that find our headers and the engine's; they raise no warnings there."""
-    return tuple(
-        flag
-        for folder in (INCLUDE, *find_engine().include_paths)
-        for flag in ("-isystem", str(folder))
-    )
+def include_paths() -> tuple[str, ...]:
+    """Return the folders of our headers and of the engine's."""
+    return tuple(map(str, (INCLUDE, *find_engine().include_paths)))
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all builds with a compiler share.
+
+    Parameters
+    ----------
+    traits
+        Of the compiler.
+    objects
+        The run-time library.
+    seconds
+        What getting it took: next to nothing unless it was made now.
+    """
+
+    traits: Traits
+    objects: tuple[str, ...]
+    seconds: float
+
+
+def common(cache: Cache, compiler: Compiler, *, full: bool = False) -> Common:
+    """Return what all builds with a compiler share, made now if it is not in the cache.
+
+    Raises
+    ------
+    BuildError
+        The run-time library does not compile.
+    """
+    start = time.perf_counter()
+    traits = toolchain.traits(compiler, cache.root)
+    objects: tuple[Path, ...] = ()
+    if traits.kind != "msvc":  # which takes the engine's own headers only
+        objects = runtime_objects(cache, compiler, traits, full=full)
+    return Common(traits, tuple(map(str, objects)), time.perf_counter() - start)
 
 
 @functools.lru_cache(maxsize=1)
@@ -145,7 +177,9 @@ def headers_for(
 _FULL_ONLY = frozenset({"containers.cpp"})
 
 
-def runtime_objects(cache: Cache, compiler: Compiler, *, full: bool = False) -> tuple[Path, ...]:
+def runtime_objects(
+    cache: Cache, compiler: Compiler, traits: Traits, *, full: bool = False
+) -> tuple[Path, ...]:
     """Return the object files of the run-time sources, building them if needed.
 
     Each kernel library links them in, without the functions that it does not call; so a finished
@@ -153,7 +187,7 @@ def runtime_objects(cache: Cache, compiler: Compiler, *, full: bool = False) -> 
 
     Parameters
     ----------
-    cache, compiler
+    cache, compiler, traits
         Where they are kept and what builds them.
     full
         Whether those that the engine's full headers need are among them.
@@ -164,15 +198,17 @@ def runtime_objects(cache: Cache, compiler: Compiler, *, full: bool = False) -> 
         They do not compile: the compiler is not usable with the engine's headers.
     """
     sources = sorted(RUNTIME.glob("*.cpp"))
-    common = _objects_of(cache, compiler, [s for s in sources if s.name not in _FULL_ONLY])
-    if not full:
-        return common
-    return (*common, *_objects_of(cache, compiler, [s for s in sources if s.name in _FULL_ONLY]))
+    groups = [[s for s in sources if s.name not in _FULL_ONLY]]
+    if full:
+        groups.append([s for s in sources if s.name in _FULL_ONLY])
+    return tuple(path for group in groups for path in _objects_of(cache, compiler, traits, group))
 
 
-def _objects_of(cache: Cache, compiler: Compiler, sources: Sequence[Path]) -> tuple[Path, ...]:
-    names = "\0".join(source.name for source in sources)
-    key = digest("runtime", compiler.identity, engine_state(), own_state(), names)
+def _objects_of(
+    cache: Cache, compiler: Compiler, traits: Traits, sources: Sequence[Path]
+) -> tuple[Path, ...]:
+    words = (w for source in sources for w in arguments(traits, _runtime_job(source)))
+    key = digest("runtime", compiler.identity, engine_state(), own_state(), *words)
     folder = cache.root / "runtime" / key[:24]
     sizes = _complete(folder)
     if sizes is None:
@@ -180,26 +216,37 @@ def _objects_of(cache: Cache, compiler: Compiler, sources: Sequence[Path]) -> tu
             sizes = _complete(folder)
             if sizes is None:
                 with cache.workspace() as work:
-                    sizes = _build_runtime(compiler, sources, work)
+                    sizes = _build_runtime(compiler, traits, sources, work)
                     _publish(cache, work, folder, {"sizes": sizes})
     _note_use(cache, folder)
     return tuple(folder / name for name in sorted(sizes))
 
 
-def _build_runtime(compiler: Compiler, sources: Sequence[Path], work: Path) -> dict[str, int]:
-    flags = (*BASE_FLAGS, "-fvisibility=hidden", "-ffunction-sections", *include_flags())
+def _runtime_job(source: Path) -> Job:
+    return Job(
+        source=str(source),
+        output=f"{source.stem}.o",
+        flags=("-fvisibility=hidden", "-ffunction-sections"),
+        system_paths=include_paths(),
+        dependencies=f"{source.stem}.d",
+    )
+
+
+def _build_runtime(
+    compiler: Compiler, traits: Traits, sources: Sequence[Path], work: Path
+) -> dict[str, int]:
     toolchain.announce_first_build(compiler)
 
     def compile_one(source: Path) -> toolchain.ToolResult:
-        return run(compiler, (*flags, "-c", str(source), "-o", f"{source.stem}.o"), work)
+        return run(compiler, arguments(traits, _runtime_job(source)), work)
 
     with ThreadPoolExecutor(jobs(len(sources))) as pool:
         results = list(pool.map(compile_one, sources))
     for done in results:
         if done.returncode:
             raise BuildError(
-                f"{compiler.command[0]} cannot build the run-time library; its output is in .log. "
-                "Set CXX to another compiler (g++ 9 or clang 10, or newer).",
+                f"{' '.join(compiler.command)} cannot build the run-time library; its output is "
+                "in .log. Set CXX to another compiler (g++ 9 or clang 10, or newer).",
                 log=done.output,
                 commands=(done.command,),
             )
@@ -242,43 +289,36 @@ def _complete(folder: Path) -> dict[str, int] | None:
 
 
 def precompiled(
-    cache: Cache, compiler: Compiler, kind: str, headers: Headers
+    cache: Cache, compiler: Compiler, traits: Traits, headers: Headers
 ) -> Precompiled | None:
-    """Return a precompiled header that is ready, else start making it and return None.
-
-    Only g++ is served: it takes a precompiled header up through ``-include`` and falls back to the
-    text header where a flag differs, so a wrong one cannot be used.
-    """
-    if kind != "gcc":
+    """Return a precompiled header that is ready, else start making it and return None."""
+    if not traits.precompiles:
         return None
-    key = _headers_key(compiler, headers)
-    found = _find_precompiled(cache, key)
-    if found is None:
-        _in_background(cache, compiler, headers, key)
-    return found
-
-
-def prepare(cache: Cache, compiler: Compiler, kind: str, headers: Headers) -> Precompiled | None:
-    """Make a precompiled header now, or return the one that exists."""
-    if kind != "gcc":
-        return None
-    key = _headers_key(compiler, headers)
-    found = _find_precompiled(cache, key)
-    if found is None:
-        _make_precompiled(cache, compiler, headers, key, wait=True)
-        found = _find_precompiled(cache, key)
-    return found
-
-
-def _headers_key(compiler: Compiler, headers: Headers) -> str:
-    return digest(
+    key = digest(
         "headers",
         compiler.identity,
         environment_key(),
         engine_state(),
         own_state(),
-        "\0".join(headers.contents),
-        "\0".join(headers.flags),
+        *headers.contents,
+        *(header_arguments(traits, _header_job(traits, headers)) or ()),
+    )
+    found = _find_precompiled(cache, key)
+    if found is None:
+        _in_background(cache, compiler, traits, headers, key)
+    return found
+
+
+def _header_job(traits: Traits, headers: Headers) -> Job:
+    # g++ looks for the one beside the other; clang checks each file that went into it, so that its
+    # header must not be one that moves when the folder is published.
+    by_name = traits.kind == "gcc"
+    return Job(
+        source=_HEADER if by_name else "-",
+        output=f"{_HEADER}.{'gch' if by_name else 'pch'}",
+        flags=headers.flags,
+        system_paths=include_paths(),
+        dependencies="deps.d",
     )
 
 
@@ -288,7 +328,7 @@ def _find_precompiled(cache: Cache, key: str) -> Precompiled | None:
     if ready is None or not cache.file_set_holds(ready["file_set"]):
         return None
     _note_use(cache, folder)
-    return Precompiled(folder / _HEADER, ready["file_set"])
+    return Precompiled(folder / ready["include"], ready["file_set"])
 
 
 _HEADER = "tensorplay_cell.h"
@@ -296,13 +336,15 @@ _jobs: dict[str, threading.Thread] = {}
 _processes: set[subprocess.Popen[bytes]] = set()
 
 
-def _in_background(cache: Cache, compiler: Compiler, headers: Headers, key: str) -> None:
+def _in_background(
+    cache: Cache, compiler: Compiler, traits: Traits, headers: Headers, key: str
+) -> None:
     """Start making a precompiled header unless this process has tried before."""
     if key in _jobs:
         return
     thread = threading.Thread(
         target=_make_quietly,
-        args=(cache, compiler, headers, key),
+        args=(cache, compiler, traits, headers, key),
         name="tensorplay-precompile",
         daemon=True,
     )
@@ -310,49 +352,53 @@ def _in_background(cache: Cache, compiler: Compiler, headers: Headers, key: str)
     thread.start()
 
 
-def _make_quietly(cache: Cache, compiler: Compiler, headers: Headers, key: str) -> None:
+def _make_quietly(
+    cache: Cache, compiler: Compiler, traits: Traits, headers: Headers, key: str
+) -> None:
     # Nobody waits for this: without the header the cells build too, only slower.
     with contextlib.suppress(OSError, BuildError, MissingToolError):
-        _make_precompiled(cache, compiler, headers, key, wait=False)
+        _make_precompiled(cache, compiler, traits, headers, key)
 
 
 def _make_precompiled(
-    cache: Cache, compiler: Compiler, headers: Headers, key: str, *, wait: bool
+    cache: Cache, compiler: Compiler, traits: Traits, headers: Headers, key: str
 ) -> None:
-    with cache.lock("headers", key, "a precompiled header", wait=wait) as held:
+    with cache.lock("headers", key, "a precompiled header", wait=False) as held:
         if not held or _find_precompiled(cache, key) is not None:
             return
         with cache.workspace() as work:
             lines = [f"#include <{name}>" for name in headers.contents]
             (work / _HEADER).write_text("\n".join(lines) + "\n", "utf-8")
-            output = f"{_HEADER}.gch"
-            arguments = (
-                *compiler.command,
-                *headers.flags,
-                *include_flags(),
-                *("-x", "c++-header", _HEADER, "-MD", "-MF", "deps.d", "-o", output),
-            )
-            process = subprocess.Popen(
-                arguments,
-                cwd=work,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            _processes.add(process)
-            try:
-                failed = process.wait() != 0
-            finally:
-                _processes.discard(process)
-            if failed:
+            job = _header_job(traits, headers)
+            words = header_arguments(traits, job)
+            if words is None or not _run_killable(compiler, words, work):
                 return
             names = parse_dependencies((work / "deps.d").read_text("utf-8", "replace"))
             file_set = cache.add_file_set(
                 [FileState.of(name) for name in sorted(set(names)) if Path(name).is_absolute()]
             )
-            sizes = {name: (work / name).stat().st_size for name in (_HEADER, output)}
-            folder = cache.root / "precompiled" / key[:24]
-            _publish(cache, work, folder, {"sizes": sizes, "file_set": file_set})
+            sizes = {name: (work / name).stat().st_size for name in (_HEADER, job.output)}
+            include = _HEADER if job.source == _HEADER else job.output
+            ready = {"sizes": sizes, "file_set": file_set, "include": include}
+            _publish(cache, work, cache.root / "precompiled" / key[:24], ready)
+
+
+def _run_killable(compiler: Compiler, words: Sequence[str], work: Path) -> bool:
+    """Run a compiler that ends with this process, with the header as its input."""
+    with (work / _HEADER).open("rb") as header:
+        process = subprocess.Popen(
+            (*compiler.command, *words),
+            cwd=work,
+            env=toolchain.environment(compiler, work),
+            stdin=header,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        _processes.add(process)
+        try:
+            return process.wait() == 0
+        finally:
+            _processes.discard(process)
 
 
 @atexit.register

@@ -25,6 +25,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from tensorplay.utils.cpp_jit import msvc
+from tensorplay.utils.cpp_jit.commands import Traits, linker_flags, response_text
 from tensorplay.utils.cpp_jit.errors import (
     BuildCacheWarning,
     BuildError,
@@ -32,28 +34,22 @@ from tensorplay.utils.cpp_jit.errors import (
     no_compiler,
 )
 
-_CANDIDATES = ("g++", "clang++", "c++")
+_CANDIDATES = {
+    "win32": ("cl", "clang++", "g++"),
+    "darwin": ("clang++", "c++", "g++"),
+}.get(sys.platform, ("g++", "clang++", "c++"))
+#: A command line longer than this goes through a file: systems have limits.
+_LONGEST_COMMAND = 30_000 if sys.platform == "win32" else 500_000
+#: What macOS keeps the choice of `xcode-select` in: its compilers are only doors to those there.
+_XCODE = Path("/var/db/xcode_select_link")
+_XCODE_COMPILERS = ("usr/bin/clang++", "Toolchains/XcodeDefault.xctoolchain/usr/bin/clang++")
 _LINKERS = ("mold", "gold", "lld")
-#: Without "defs" a function that is declared but not defined would end the process at its call.
-#: Symbolic binding keeps every library's functions and variables its own: a cell's `timezone` or
-#: `optind` would otherwise be the C library's. The sections that go are those of the
-#: run-time library that a cell does not use.
-NO_UNDEFINED = "-Wl,-z,defs"
-_LINK_FLAGS: tuple[str, ...] = (
-    (NO_UNDEFINED, "-Wl,-Bsymbolic", "-Wl,--gc-sections")
-    if sys.platform.startswith("linux")
-    else ()
-)
 #: Variables that change what a compiler reads or writes.
 _COMPILER_VARIABLES = (
-    "COMPILER_PATH",
-    "CPATH",
-    "CPLUS_INCLUDE_PATH",
-    "C_INCLUDE_PATH",
-    "GCC_EXEC_PREFIX",
-    "LIBRARY_PATH",
-    "MACOSX_DEPLOYMENT_TARGET",
-    "SDKROOT",
+    *("COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "GCC_EXEC_PREFIX"),
+    *("LIBRARY_PATH", "LD_RUN_PATH", "SOURCE_DATE_EPOCH", "CC"),
+    *("DEVELOPER_DIR", "MACOSX_DEPLOYMENT_TARGET", "SDKROOT"),
+    *("CL", "_CL_", "INCLUDE", "LIB", "LIBPATH", "LINK", "VCTOOLSINSTALLDIR"),
 )
 
 
@@ -72,28 +68,6 @@ class Compiler:
 
     command: tuple[str, ...]
     identity: str
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What running a compiler once told about it.
-
-    Parameters
-    ----------
-    kind
-        ``"gcc"``, ``"clang"`` or ``"unknown"``.
-    version
-        As the compiler names it.
-    linker
-        The fastest linker that works, or None for the compiler's own choice.
-    link_flags
-        Those of our linker flags that work.
-    """
-
-    kind: str
-    version: str
-    linker: str | None
-    link_flags: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -132,6 +106,8 @@ def find_compiler() -> Compiler:
         words, tried = [], _CANDIDATES
     for name in tried:
         found = _which(name, path) or _which(name, own_bin)
+        if found is None and msvc.is_cl(name) and (program := msvc.installed()):
+            found = str(program)
         if found:
             return _compiler((found, *words[1:]))
     if not variable and (bundled := _zig()):
@@ -158,9 +134,22 @@ def _which(name: str, path: str) -> str | None:
     return shutil.which(name, path=path) if path else None
 
 
+def find_c_compiler(compiler: Compiler) -> Compiler:
+    """Return the compiler for C: that of ``CC``, else the one for C++."""
+    words = shlex.split(os.environ.get("CC", ""))
+    if not words:
+        return compiler
+    path = os.environ.get("PATH", "")
+    if found := _which(words[0], path):
+        return _compiler((found, *words[1:]))
+    where = [folder for folder in path.split(os.pathsep) if folder]
+    raise no_compiler(words[:1], where, variable=" ".join(words), name="CC")
+
+
 def _compiler(command: tuple[str, ...]) -> Compiler:
     parts = []
-    for word in command:
+    xcode = (str(_XCODE / name) for name in _XCODE_COMPILERS) if sys.platform == "darwin" else ()
+    for word in (*command, *filter(os.path.exists, xcode)):
         real = os.path.realpath(shutil.which(word) or word)
         with contextlib.suppress(OSError):
             state = Path(real).stat()
@@ -199,18 +188,12 @@ def run(compiler: Compiler, arguments: Sequence[str], cwd: Path) -> ToolResult:
         The compiler was ended by a signal.
     """
     command = (*compiler.command, *arguments)
-    folder = str(Path(compiler.command[0]).parent)
-    environment = {
-        **os.environ,
-        "LC_ALL": "C",  # messages in the one language that is parsed
-        "PATH": os.pathsep.join(filter(None, (os.environ.get("PATH"), folder))),
-    }
     start = time.perf_counter()
     try:
         done = subprocess.run(
-            command,
+            _within_limits(compiler, arguments, cwd),
             cwd=cwd,
-            env=environment,
+            env=environment(compiler, cwd),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -221,10 +204,37 @@ def run(compiler: Compiler, arguments: Sequence[str], cwd: Path) -> ToolResult:
             f"cannot run the C++ compiler {compiler.command[0]}: {error.strerror}. "
             "Set CXX to another one or install it again."
         ) from error
-    output = done.stdout.decode("utf-8", "replace")
+    output = msvc.decoded(done.stdout)
     result = ToolResult(command, done.returncode, output, time.perf_counter() - start)
     _raise_if_killed(result)
     return result
+
+
+def environment(compiler: Compiler, cwd: Path) -> dict[str, str]:
+    """Return the variables that a compiler is run with in a private folder.
+
+    What it keeps for itself lies there as well, and goes with the folder if it is killed.
+    """
+    own = msvc.environment() if msvc.is_cl(compiler.command[0]) else {}
+    folder = str(Path(compiler.command[0]).parent)
+    path = own.get("PATH") or os.environ.get("PATH")
+    return {
+        **os.environ,
+        **own,
+        **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(cwd.absolute())),
+        "LC_ALL": "C",  # messages in the one language that is parsed
+        "VSLANG": "1033",
+        "PATH": os.pathsep.join(filter(None, (path, folder))),
+    }
+
+
+def _within_limits(compiler: Compiler, arguments: Sequence[str], cwd: Path) -> tuple[str, ...]:
+    """Return a command, with its arguments in a file if it would be too long for the system."""
+    if sum(len(word) + 3 for word in arguments) < _LONGEST_COMMAND:
+        return (*compiler.command, *arguments)
+    kind = "msvc" if msvc.is_cl(compiler.command[0]) else "gcc"
+    (cwd / "arguments.rsp").write_text(response_text(kind, arguments), "utf-8", newline="")
+    return (*compiler.command, "@arguments.rsp")
 
 
 def _raise_if_killed(result: ToolResult) -> None:
@@ -276,7 +286,8 @@ def _traits(compiler: Compiler, cache: Path) -> Traits:
     file = _traits_file(compiler, cache)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         known = json.loads(file.read_text("utf-8"))
-        return Traits(**{**known, "link_flags": tuple(known["link_flags"])})
+        lists = {name: tuple(known[name]) for name in ("link_flags", "include_paths")}
+        return Traits(**{**known, **lists})
     found = _ask(compiler)
     _keep_traits(compiler, cache, found)
     return found
@@ -284,7 +295,7 @@ def _traits(compiler: Compiler, cache: Path) -> Traits:
 
 def _traits_file(compiler: Compiler, cache: Path) -> Path:
     # Also what is asked: a file from an earlier version of this module must not answer.
-    asked = "\n".join((compiler.identity, *_LINK_FLAGS, *(f.name for f in fields(Traits))))
+    asked = "\n".join((compiler.identity, *linker_flags(), *(f.name for f in fields(Traits))))
     name = hashlib.sha256(asked.encode()).hexdigest()[:24]
     return cache / "compilers" / f"{name}.json"
 
@@ -301,12 +312,18 @@ def _keep_traits(compiler: Compiler, cache: Path, found: Traits) -> None:
 def _ask(compiler: Compiler) -> Traits:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
+        if msvc.is_cl(compiler.command[0]):
+            banner = run(compiler, (), work).output
+            version = re.search(r"\d+\.\d+\.\d+(?:\.\d+)?", banner)
+            return Traits("msvc", version[0] if version else "unknown version")
         # Macros, not the text of --version: wrappers and distributions rename programs at will.
         probe = work / "probe.cpp"
         probe.write_text('extern "C" int probe() { return 0; }\n', "utf-8")
-        macros = run(compiler, ("-dM", "-E", probe.name), work)
-        defined = dict(re.findall(r"^#define (\w+) (.*)$", macros.output, re.MULTILINE))
-        version = defined.get("__VERSION__", "").strip('"') or "unknown version"
+        answer = run(compiler, ("-dM", "-E", "-v", probe.name), work).output
+        defined = dict(re.findall(r"^#define (\w+) (.*)$", answer, re.MULTILINE))
+        searched = re.search(r"^#include <\.\.\.> .*?:\n((?:^ .*\n)+)", answer, re.MULTILINE)
+        folders = searched[1].replace(" (framework directory)", "") if searched else ""
+        version_text = defined.get("__VERSION__", "").strip('"') or "unknown version"
         kind = "unknown"
         if "__clang__" in defined:
             kind = "clang"
@@ -315,10 +332,17 @@ def _ask(compiler: Compiler) -> Traits:
         linker = None
         if sys.platform.startswith("linux") and kind != "unknown":
             linker = next((name for name in _LINKERS if _linker_works(compiler, work, name)), None)
-        flags = _LINK_FLAGS
+        flags = linker_flags()
         if not _links(compiler, work, flags):
             flags = tuple(flag for flag in flags if _links(compiler, work, (flag,)))
-    return Traits(kind, version, linker, flags)
+    return Traits(
+        kind,
+        version_text,
+        linker,
+        flags,
+        precompiles=kind != "unknown" and "ziglang" not in compiler.command,
+        include_paths=tuple(os.path.normpath(line.strip()) for line in folders.splitlines()),
+    )
 
 
 #: What a loader says of a library whose C++ run time is newer than the process's.
@@ -363,7 +387,7 @@ def _linker_works(compiler: Compiler, work: Path, linker: str) -> bool:
     located = run(compiler, (f"-print-prog-name=ld.{linker}",), work).output.strip()
     if not Path(located).is_absolute() and shutil.which(f"ld.{linker}") is None:
         return False
-    return _links(compiler, work, (f"-fuse-ld={linker}", *_LINK_FLAGS))
+    return _links(compiler, work, (f"-fuse-ld={linker}", *linker_flags()))
 
 
 def _links(compiler: Compiler, work: Path, flags: Sequence[str]) -> bool:
@@ -390,7 +414,8 @@ def find_engine() -> Engine:
     includes = [root / "include"]
     if not (includes[0] / "dlpack").is_dir():
         includes.append(root / "3rdparty" / "dlpack" / "include")
-    library = next(root.glob("lib/libtvm_ffi.*"), None)
+    name = "tvm_ffi.dll" if sys.platform == "win32" else "libtvm_ffi.*"
+    library = next(root.glob(f"lib/{name}"), None)
     if library is None or not all(folder.is_dir() for folder in includes):
         # Not the layout of a wheel (a development install): ask the engine itself.
         from tvm_ffi import libinfo

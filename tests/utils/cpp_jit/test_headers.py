@@ -94,7 +94,7 @@ def rungs() -> dict[str, cpp_jit.Module]:
     modules = {}
     for rung in ("light", "full", "stock"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(compile_, "first_rung", lambda unit, scans, rung=rung: rung)
+            patch.setattr(compile_, "first_rung", lambda *_, rung=rung: rung)
             text = KERNELS if rung != "stock" else KERNELS.replace("throw 42", "")
             exports = NAMES
             made = cpp_jit.build_source(f"each_{rung}", cpp_jit.Source(text), exports=exports)
