@@ -87,10 +87,11 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
             f"            {t} = {t}.detach()",
         )
     ]
-    # Memory of its own: an array that owns what it shows, and that no argument is or looks into.
+    # Memory of its own: NumPy's arrays lead straight to the array that owns what they show, and
+    # the owner of the result is the owner of no argument. Foreign owners go the long way.
     own = [
-        f"{m} is not out_array and ({m}.base is None or "
-        f"({m}.base.__class__ is ndarray and {m}.base is not out_array and {m}.base.base is None))"
+        f"({m}.base is None and {m} is not owner) or ({m}.base is not None and "
+        f"{m}.base.__class__ is ndarray and {m}.base is not owner and {m}.base.base is None)"
         for m in (f"m{t}" for t in tensors)
     ]
     lines += [
@@ -112,14 +113,16 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
         "    else:",
         f"        out = kernel({inner})",
         "    if out.__class__ is Tensor:",
-        "        out_array = out._array",
+        "        owner = out._array",
+        "        if owner.__class__ is ndarray and owner.base is not None:",
+        "            owner = owner.base",
         "        if (",
-        "            out_array.__class__ is ndarray",
-        "            and out_array.base is None",
+        "            owner.__class__ is ndarray",
+        "            and owner.base is None",
         "            and out._base is None",
         "            and not out._requires_grad",
         "            and out._tangent is None",
-        *[f"            and {condition}" for condition in own],
+        *[f"            and ({condition})" for condition in own],
         "        ):",
         "            if recording and needs:",
         # The kernel may keep its tensor; the one that gets a history is another.
