@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from tensorplay import _dtype
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.dims import wrap_dim, wrap_dims
+from tensorplay.ops.elementwise import check_held
+from tensorplay.ops.joining import cat
 from tensorplay.ops.movement import Ints, expand, reshape, samples_of
+from tensorplay.ops.parts import narrow
 from tensorplay.ops.primitive import Composite, Primitive, Vjp
 
 __all__: list[str] = []
@@ -139,10 +143,15 @@ tril = _triangular("tril", "lower", "column - row <= diagonal", np.tril)
 triu = _triangular("triu", "upper", "column - row >= diagonal", np.triu)
 
 
+MODES = ("constant", "reflect", "replicate", "circular")
+
+
 def _pad_widths(x: Any, pad: Ints, mode: str) -> list[tuple[int, int]]:
     """Return the widths before and after each dimension; `pad` starts with the last dimension."""
-    if mode != "constant":
-        raise NotImplementedError(f"[pad] argument 'mode': expected 'constant', got {mode!r}.")
+    if mode not in MODES:
+        raise NotImplementedError(
+            f"[pad] argument 'mode': expected one of {', '.join(MODES)}, got {mode!r}."
+        )
     if len(pad) % 2 or len(pad) > 2 * x.ndim:
         raise RuntimeError(
             f"[pad] argument 'pad': expected an even number of widths, at most {2 * x.ndim}, for a "
@@ -151,22 +160,36 @@ def _pad_widths(x: Any, pad: Ints, mode: str) -> list[tuple[int, int]]:
     widths = [(0, 0)] * (x.ndim - len(pad) // 2)
     widths += list(zip(pad[-2::-2], pad[::-2], strict=True))
     for dim, (before, after) in enumerate(widths):
-        if x.shape[dim] + before + after < 0 or -min(before, 0) - min(after, 0) > x.shape[dim]:
+        size = x.shape[dim]
+        if size + before + after < 0 or -min(before, 0) - min(after, 0) > size:
             raise RuntimeError(
                 f"[pad] argument 'pad': the widths {before} and {after} resulted in a negative "
-                f"output size of dimension {dim} with size {x.shape[dim]}."
+                f"output size of dimension {dim} with size {size}."
+            )
+        # What is there to continue: all but the edge itself, any number, or one turn.
+        inner = size + min(before, 0) + min(after, 0)
+        most = {"reflect": max(inner - 1, 0), "circular": inner, "replicate": 0}.get(mode)
+        if mode == "replicate" and inner:
+            most = None
+        if most is not None and max(before, after) > most:
+            raise RuntimeError(
+                f"[pad] argument 'pad': padding size should be at most {most} in mode {mode!r} for "
+                f"dimension {dim} with size {inner}, got {before} and {after}."
             )
     return widths
 
 
-def _pad_rule(x: Spec, pad: Ints, mode: str, value: float | None) -> Spec:
+def _pad_spec(x: Any, pad: Ints, mode: str, value: float | None) -> Spec:
     widths = _pad_widths(x, pad, mode)
-    return Spec(tuple(n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)), x.dtype)
+    d = x.dtype if isinstance(x, Spec) else _dtype.from_numpy_dtype(x.dtype)
+    if value is not None and mode == "constant":
+        check_held("pad", value, d)
+    return Spec(tuple(n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)), d)
 
 
 def _pad(x: Any, pad: Ints, mode: str, value: float | None) -> Any:
+    shape = _pad_spec(x, pad, mode, value).shape
     widths = _pad_widths(x, pad, mode)
-    shape = tuple(n + a + b for n, (a, b) in zip(x.shape, widths, strict=True))
     out = np.full(shape, 0 if value is None else value, x.dtype)
     inner = tuple(slice(max(a, 0), n - max(b, 0)) for n, (a, b) in zip(shape, widths, strict=True))
     kept = tuple(
@@ -176,12 +199,53 @@ def _pad(x: Any, pad: Ints, mode: str, value: float | None) -> Any:
     return out
 
 
-pad: Primitive = Primitive(
+class Pad(Primitive):
+    """Padding with a number; in the other modes, the joined parts of the tensor itself."""
+
+    def apply(self, args: tuple[Any, ...]) -> Any:
+        """Run the operator."""
+        x, widths, mode = args[:3]
+        if mode == "constant" or not isinstance(x, Tensor):
+            return super().apply(args)
+        widths, mode = self.plan[1][2](widths), self.plan[2][2](mode)
+        pairs = _pad_widths(x, widths, mode)
+        if not any(n for pair in pairs for n in pair):
+            return x.clone()
+        for dim, (before, after) in enumerate(pairs):
+            if before or after:
+                x = _continued(x, dim, before, after, mode)
+        return x
+
+
+def _continued(x: Tensor, dim: int, before: int, after: int, mode: str) -> Any:
+    """Return `x` longer by `before` and `after` in `dim`, by what it holds itself."""
+    size = x.shape[dim] + min(before, 0) + min(after, 0)
+    x = narrow.apply((x, dim, max(-before, 0), size))
+    before, after = max(before, 0), max(after, 0)
+    if mode == "circular":
+        parts = ((size - before, before), (0, after))
+    elif mode == "reflect":
+        parts = ((1, before), (size - 1 - after, after))
+    else:
+        parts = ((0, 1), (size - 1, 1))
+    joined = []
+    for (start, length), width in zip(parts, (before, after), strict=True):
+        part = narrow.apply((x, dim, start, length)) if width else None
+        if part is not None and mode == "reflect":
+            part = flip.apply((part, (dim,)))
+        elif part is not None and mode == "replicate":
+            part = expand.apply((part, [width if d == dim else -1 for d in range(x.ndim)]))
+        joined.append(part)
+    return cat.apply(([t for t in (joined[0], x, joined[1]) if t is not None], dim))
+
+
+pad: Primitive = Pad(
     'pad(Tensor input, int[] pad, str mode="constant", float? value=None) -> Tensor',
-    "The tensor with `value` (0) around it: `pad` holds the widths before and after the last "
+    "The tensor with a border of `value` (0), or continued by its own elements in the modes "
+    "``reflect``, ``replicate`` and ``circular``: `pad` holds the widths before and after the last "
     "dimension, then the one before it, …; negative widths take away.",
     _pad,
-    rule=_pad_rule,
+    rule=_pad_spec,
     vjp={"input": Vjp(lambda g, s: pad.apply((g, tuple(-n for n in s.pad), "constant", None)))},
     jvp=lambda t, s: pad.apply((t.input, s.pad, "constant", None)),
     check_first=False,
@@ -191,5 +255,10 @@ pad: Primitive = Primitive(
         ((2, 3), ((1, 0, 0, 1), "constant", 2.5)),
         ((4, 3), ((-1, 1, 1, -2),)),
         ((0, 2), ((1, 1),)),
+        ((2, 4), ((2, 3, 1, 1), "reflect")),
+        ((2, 3), ((3, 1, 0, 2), "replicate")),
+        ((2, 3), ((3, 1, -1, 1), "circular")),
+        ((4,), ((-1, 2), "reflect")),
+        ((3,), ((0, 0), "reflect")),
     ),
 )

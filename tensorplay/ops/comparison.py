@@ -269,6 +269,7 @@ def _bits(
         doc,
         function,
         check=check,
+        wraps=check is _check_bits,
         dunders=dunders,
         samples=samples,
     )

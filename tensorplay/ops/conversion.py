@@ -11,7 +11,7 @@ from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.ops.arguments import SCALARS, reject
 from tensorplay.ops.dims import broadcasts_to, is_dense, strides_of
-from tensorplay.ops.elementwise import cast
+from tensorplay.ops.elementwise import cast, check_held
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 
 if TYPE_CHECKING:
@@ -174,13 +174,14 @@ def _copy_rule(x: Any, src: Any) -> Spec:
 
 
 def check_no_loss(where: str, value: Any, d: dtype) -> None:
-    """Refuse complex numbers for a real tensor: half of them would vanish.
+    """Refuse what a tensor of type `d` cannot hold: half of a complex number would vanish.
 
     Raises
     ------
     RuntimeError
-        That is the case.
+        `d` is real and `value` complex, or `value` is a number beyond the integers of type `d`.
     """
+    check_held(where, value, d)
     is_complex = (
         value.dtype.is_complex if isinstance(value, Spec)
         else value.dtype.kind == "c" if isinstance(value, np.ndarray)
@@ -197,7 +198,7 @@ def check_no_loss(where: str, value: Any, d: dtype) -> None:
 def _filled(x: Any, src: Any) -> Any:
     out = np.empty(x.shape, x.dtype)
     if not isinstance(src, np.ndarray):
-        src = cast(src, _dtype.from_numpy_dtype(x.dtype))
+        src = cast(src, _dtype.from_numpy_dtype(x.dtype))  # the rule has seen that it is held
     np.copyto(out, src, casting="unsafe")
     return out
 

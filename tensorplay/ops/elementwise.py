@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "binary",
     "broadcast_shapes",
+    "check_held",
     "conj_of",
     "log_of",
     "no_bool",
@@ -88,6 +89,35 @@ def cast(x: Any, d: dtype) -> Any:
     if isinstance(x, float) and d.kind == _dtype.INTEGER:
         return np.asarray(x).astype(d.numpy)  # as arrays are cast, which NaN does not stop
     return np.asarray(x, d.numpy)
+
+
+_LIMITS = {
+    d: (_dtype.iinfo(d).min, _dtype.iinfo(d).max)
+    for d in _dtype.DTYPES if d.kind == _dtype.INTEGER
+}  # fmt: skip
+
+
+def check_held(where: str, number: Any, d: dtype, *, wraps: bool = False) -> None:
+    """Refuse a Python number that integers of type `d` cannot hold; others are let through.
+
+    With `wraps`, for operations that agree with arithmetic modulo 2**n, only numbers that no
+    integer type holds are refused.
+
+    Raises
+    ------
+    RuntimeError
+        That is the case.
+    """
+    if d.kind != _dtype.INTEGER or type(number) not in (int, float):
+        return
+    low, high = (-(2**63), 2**64 - 1) if wraps else _LIMITS[d]
+    if not low - 1 < number < high + 1:
+        huge = isinstance(number, int) and number.bit_length() > 65
+        text = f"an integer of {number.bit_length()} bits" if huge else number
+        raise RuntimeError(
+            f"[{where}] {text} cannot be converted to {d!r} without overflow: its numbers go from "
+            f"{_LIMITS[d][0]} to {_LIMITS[d][1]}. Write x.to(dtype) with a larger type first."
+        )
 
 
 def _floating(d: dtype) -> dtype:
@@ -212,8 +242,9 @@ def _known_plan(plans: dict[Any, Any], x: Any, y: Any) -> tuple[Any, Any]:
     if plan is not None and (other is float or other is int):
         if plan[0].is_differentiable:
             return plan, np.asarray(float(y), plan[1])
-        if other is int and plan[0].kind == _dtype.INTEGER:
-            return plan, cast(y, plan[0])
+        limits = _LIMITS.get(plan[0])
+        if other is int and limits is not None and limits[0] <= y <= limits[1]:
+            return plan, np.asarray(y, plan[1])
     return None, y  # a number that may raise the kind
 
 
@@ -227,6 +258,7 @@ def binary(
     out: dtype | None = None,
     real_only: bool = False,
     check: Callable[..., None] | None = None,
+    wraps: bool = False,
     low: float = -2.0,
     high: float = 2.0,
     **options: Any,
@@ -234,7 +266,8 @@ def binary(
     """Define an elementwise function of two (or three) tensors or numbers, then numbers.
 
     The parameters are those of `unary`; `check` sees the promoted type and all arguments, and
-    `to_float` may be a function of all arguments.
+    `to_float` may be a function of all arguments. With `wraps`, integers beyond the range of the
+    type count modulo 2**n; else they are refused.
     """
     name = schema.partition("(")[0]
     operands = schema.partition("->")[0].count("Tensor")
@@ -251,6 +284,9 @@ def binary(
             raise TypeError(message)
         floats = to_float(*args) if callable(to_float) else to_float
         compute = _floating(promoted) if floats else promoted
+        if compute.kind == _dtype.INTEGER:
+            for x in args[:operands]:
+                check_held(name, x, compute, wraps=wraps)
         return promoted, compute, _output(out, compute)
 
     def impl(*args: Any) -> Any:
@@ -356,6 +392,7 @@ add = binary(
     },
     jvp="linear",
     ufunc=np.add,
+    wraps=True,
     check=_check_scaled,
     dunders=("__add__", "__radd__", "__iadd__"),
 )
@@ -370,6 +407,7 @@ sub = binary(
     },
     jvp="linear",
     ufunc=np.subtract,
+    wraps=True,
     check=_check_subtraction,
     dunders=("__sub__", "__rsub__", "__isub__"),
     aliases=("subtract",),
@@ -379,6 +417,7 @@ mul = binary(
     "mul(Tensor input, Tensor other) -> Tensor",
     "Product ``input * other``.",
     np.multiply,
+    wraps=True,
     vjp={
         "input": Vjp(lambda g, s: g * conj_of(s.other), "other"),
         "other": Vjp(lambda g, s: g * conj_of(s.input), "input"),

@@ -13,10 +13,11 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor, wrap
+from tensorplay.autograd.batched import BatchedTensor
 from tensorplay.ops.arguments import as_plain, reject
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.dispatch import UNANSWERED, ask, is_override, overridable, protocol
-from tensorplay.ops.elementwise import broadcast_shapes
+from tensorplay.ops.elementwise import broadcast_shapes, check_held
 from tensorplay.ops.movement import expand, flatten, reshape
 from tensorplay.ops.parts import slice_, slice_dim
 from tensorplay.ops.primitive import Composite, Sample
@@ -194,6 +195,8 @@ def _normal(item: Any) -> Any:
             "[getitem] tensors used as indices must be long, int or bool tensors, got "
             f"{d!r}. Write index.long(), or mask.bool()."
         )
+    if isinstance(item, BatchedTensor) and d is not _dtype.bool_:
+        return item  # each sample has its own number
     if item.ndim == 0 and not item.is_meta:
         return bool(item.item()) if d is _dtype.bool_ else int(item.item())
     return item
@@ -313,9 +316,14 @@ def _without_leading_ones(value: Any, ndim: int) -> Any:
     return value
 
 
-def _as_tensor(value: Any) -> Tensor:
+def _as_tensor(value: Any, d: _dtype.dtype) -> Tensor:
+    """Return an array or a list as a tensor; a list holds only what `d` holds."""
     try:
-        return wrap(np.asarray(value))
+        array = np.asarray(value)
+        if array.size and isinstance(value, (list, tuple)) and array.dtype.kind in "iufO":
+            for number in (array.min(), array.max()):
+                check_held("setitem", getattr(number, "item", lambda n=number: n)(), d)
+        return wrap(array)
     except (TypeError, ValueError) as error:  # no numbers, or rows of several lengths
         message = f"[setitem] argument 'value': expected numbers: {error}"
         raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from error
@@ -328,7 +336,7 @@ def _setitem(self: Tensor, key: Any, value: Any) -> None:
         if answer is not UNANSWERED:
             return
     if isinstance(value, (list, tuple, np.ndarray)):
-        value = _as_tensor(value)
+        value = _as_tensor(value, self._dtype)
     if (
         isinstance(key, Tensor) and key._dtype is _dtype.bool_ and key.shape == self.shape
         and not (isinstance(value, Tensor) and value.numel() != 1)

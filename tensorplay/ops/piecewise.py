@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from tensorplay.ops.elementwise import (
     binary,
     broadcast_shapes,
     cast,
+    check_held,
     no_bool,
     no_gradient,
     result_type,
@@ -231,15 +233,28 @@ def _limits(name: str, x: Any, low: Any, high: Any) -> tuple[dtype, list[Any]]:
     if d.is_complex:
         message = f"[{name}] argument 'input': expected a real tensor, got {d!r}."
         raise TypeError(message)
+    for limit, needless in ((low, operator.le), (high, operator.ge)):
+        if not _is_needless(limit, d, needless):
+            check_held(name, limit, d)
     return d, given
+
+
+def _is_needless(limit: Any, d: dtype, beyond: Any) -> bool:
+    """Tell whether a limit, a number, changes nothing: it lies beyond the integers of type `d`."""
+    if type(limit) not in (int, float) or d.kind != _dtype.INTEGER:
+        return False
+    info = _dtype.iinfo(d)
+    return bool(beyond(limit, info.min if beyond is operator.le else info.max))
 
 
 def _clamp(x: Any, low: Any, high: Any) -> Any:
     d, _ = _limits("clamp", x, low, high)
     result = cast(x, d)
-    if low is not None:
+    if low is not None and not _is_needless(low, d, operator.le):
         result = np.maximum(result, cast(low, d))
-    return result if high is None else np.minimum(result, cast(high, d))
+    if high is not None and not _is_needless(high, d, operator.ge):
+        result = np.minimum(result, cast(high, d))
+    return result.copy() if result is x else result
 
 
 def _clamp_rule(x: Any, low: Any, high: Any) -> Spec:

@@ -17,7 +17,7 @@ from tensorplay.ops.arrangement import pad
 from tensorplay.ops.conversion import check_no_loss
 from tensorplay.ops.dims import broadcasts_to, wrap_dim
 from tensorplay.ops.dispatch import overridable
-from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
+from tensorplay.ops.elementwise import broadcast_shapes, cast, check_held, result_type
 from tensorplay.ops.movement import reshape
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 
@@ -78,6 +78,7 @@ def _storable(where: str, argument: str, value: Any, d: dtype) -> None:
             f"[{where}] argument '{argument}': value cannot be converted to type {d!r} without "
             f"loss, got {_kind(value)!r}. Convert the tensor first, by x.to(dtype)."
         )
+    check_held(where, value, d)
 
 
 # --- choice by a mask -----------------------------------------------------------------------------
@@ -102,12 +103,17 @@ class Where(Primitive):
 def _where_rule(condition: Any, x: Any, other: Any) -> Spec:
     want_bool("where", "condition", condition)
     shape = broadcast_shapes("where", *map(_shape, (condition, x, other)))
-    return Spec(shape, result_type(x, other))
+    kind = result_type(x, other)
+    for number in (x, other):
+        check_held("where", number, kind)
+    return Spec(shape, kind)
 
 
 def _where(condition: Any, x: Any, other: Any) -> Any:
     want_bool("where", "condition", condition)
     kind = result_type(x, other)
+    for number in (x, other):
+        check_held("where", number, kind)
     return np.where(condition, cast(x, kind), cast(other, kind))
 
 

@@ -104,7 +104,10 @@ def pad(x: Any, widths: Any, mode: str = "constant", value: float | None = None)
     )[::-1]
     for axis, (a, b) in enumerate(pairs):
         x = np.take(x, range(max(-a, 0), x.shape[axis] - max(-b, 0)), axis=axis)
-    return np.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], constant_values=value or 0)
+    grown = [(max(a, 0), max(b, 0)) for a, b in pairs]
+    if mode != "constant":
+        return np.pad(x, grown, {"circular": "wrap", "replicate": "edge"}.get(mode, mode))
+    return np.pad(x, grown, constant_values=value or 0)
 
 
 def cat(tensors: Any, dim: int = 0) -> Any:

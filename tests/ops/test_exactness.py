@@ -126,9 +126,80 @@ def test_complex_tensors_are_refused(write):
 # --- integers beyond the type ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("write", [_item, _list, _fill, _mask])
-@pytest.mark.parametrize(("value", "stored"), [(300, 44), (-1, 255), (2**70 + 5, 5)])
-def test_integers_wrap_as_in_arithmetic(write, value, stored):
-    x = tp.zeros(2, dtype=tp.uint8)
-    write(x, value)
-    assert x[0].item() == stored
+HELD = {tp.uint8: (0, 255), tp.int8: (-128, 127), tp.int64: (-(2**63), 2**63 - 1)}
+
+
+def _values(x, value):
+    x[:] = [value, value]
+
+
+@pytest.mark.parametrize("dtype", HELD)
+@pytest.mark.parametrize("write", [_item, _list, _fill, _mask, _copy, _values])
+def test_integers_beyond_the_type_are_not_stored(write, dtype):
+    low, high = HELD[dtype]
+    x = tp.ones(2, dtype=dtype)
+    for value in (low, high):
+        write(x, value)
+        assert x[0].item() == value
+    for value in (low - 1, high + 1, 2**70, -(2**70), float("nan"), 1e30):
+        with pytest.raises(RuntimeError, match=r"^\[\w+\] .* without (overflow|loss).* x\.to"):
+            write(x, value)
+        assert x[0].item() == high
+
+
+X = tp.tensor([100, 1], dtype=tp.uint8)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, n: x // n, lambda x, n: x % n, lambda x, n: n % x, lambda x, n: x**n,
+        tp.maximum, tp.minimum, tp.fmod, lambda x, n: tp.where(x > 1, x, n),
+        lambda x, n: x.masked_fill(x > 1, n), lambda x, n: x << n, lambda x, n: tp.pad(x, [1, 1], value=n),
+        lambda x, n: tp.scatter(x, 0, tp.tensor([0]).to(x.device), n),
+        lambda x, n: tp.div(x, n, rounding_mode="floor"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [300, 2**63, 2**70])
+def test_operations_that_do_not_wrap_refuse_numbers_beyond_the_type(call, number):
+    for x in (X, X.to("meta")):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            call(x, number)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, n: x + n, lambda x, n: x - n, lambda x, n: n - x, lambda x, n: x * n,
+        lambda x, n: x & n, lambda x, n: x | n, lambda x, n: x ^ n,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [tp.uint8, tp.int8, tp.int64])
+def test_arithmetic_is_modulo_the_range_up_to_64_bits(call, dtype):
+    x = tp.tensor([100, 1], dtype=dtype)
+    bits = 8 * dtype.itemsize
+    for number in (300, -7, 2**64 - 1, -(2**63), 2**40 + 5):
+        exact = [call(v, number) % 2**bits for v in (100, 1)]
+        assert [v % 2**bits for v in call(x, number).tolist()] == exact
+    for number in (2**64, -(2**63) - 1, 2**70):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            call(x, number)
+        with pytest.raises(RuntimeError, match="without overflow"):
+            call(x.to("meta"), number)
+
+
+def test_limits_beyond_the_type_change_nothing_or_are_refused():
+    assert tp.clamp(X, -5, 300).tolist() == [100, 1]
+    assert tp.clamp(X, 50, 2**70).tolist() == [100, 50]
+    assert tp.clamp(X, max=300) is not X
+    for limits in ({"min": 300}, {"max": -1}):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            tp.clamp(X, **limits)
+
+
+def test_comparisons_and_membership_know_numbers_beyond_the_type():
+    assert (X < 300).tolist() == [True, True]
+    assert (X == 356).tolist() == [False, False]
+    assert tp.isin(X, 356).tolist() == [False, False]
+    assert tp.isin(X, 2**70).tolist() == [False, False]
+    assert tp.isin(356, X).item() is False

@@ -261,6 +261,9 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: tp.pad(X, (1,)), RuntimeError, "divisible by 2"),
     (lambda: tp.pad(X, (-2, -2)), RuntimeError, "negative output size"),
     (lambda: tp.pad(X, (1, 1), mode="mirror"), NotImplementedError, "mode"),
+    (lambda: tp.pad(X, (4, 1), mode="reflect"), RuntimeError, "padding size should be at most"),
+    (lambda: tp.pad(X, (9, 1), mode="circular"), RuntimeError, "padding size should be at most"),
+    (lambda: tp.pad(X[:0].t(), (1, 1), mode="replicate"), RuntimeError, "padding size"),
     (lambda: tp.ones(3).mT, RuntimeError, "only supported on matrices"),
     (lambda: tp.ones(2, 2, 2).t(), RuntimeError, "<= 2 dimensions"),
     (
