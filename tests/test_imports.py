@@ -140,6 +140,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
             "operator",
             "dispatch",
             "special",
+            "writer",
             "schema",
             "arguments",
             "tangents",
@@ -163,10 +164,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
 FACES = {"tensorplay", "tensorplay.autograd", "tensorplay.array_api"}
 # Imports upwards that run when a function is called, each with its reason.
 UPWARDS = {
-    (
-        "tensorplay.autograd.function_batching",
-        "tensorplay.ops.batching",
-    ): "vmap is opened by a call",
+    ("tensorplay.ops.primitive", "tensorplay.ops.batching"): "a call for the samples of vmap",
     ("tensorplay.random", "tensorplay.ops.batching"): "draws inside of vmap are stacked",
 }
 
@@ -222,7 +220,7 @@ def test_engine_needs_only_dlpack_of_the_runtime() -> None:
     assert wrong == []
 
 
-def test_runtime_imports_the_workbench_only_to_load_the_extension() -> None:
+def test_runtime_imports_the_workbench_only_to_load_the_extension_and_to_build_modules() -> None:
     from_runtime = [
         found
         for found in all_imports()
@@ -231,6 +229,7 @@ def test_runtime_imports_the_workbench_only_to_load_the_extension() -> None:
     assert {(found.importer, found.function) for found in from_runtime} <= {
         ("tensorplay", "load_ipython_extension"),
         ("tensorplay", "unload_ipython_extension"),
+        ("tensorplay.library.modules.building", "build"),
     }
 
 

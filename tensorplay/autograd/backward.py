@@ -311,12 +311,10 @@ def _batched(
         )
         raise RuntimeError(message)
     (count,) = sizes
-    from tensorplay.ops.batching import batching  # operators lie above this module
 
     level = Level(count)
-    with batching():
-        results = once([batch(g, (level,)) for g in given], keep)
-        return [None if r is None else expose(r, (level,)) for r in results]
+    results = once([batch(g, (level,)) for g in given], keep)
+    return [None if r is None else expose(r, (level,)) for r in results]
 
 
 def _value(tensor: Any) -> Any:

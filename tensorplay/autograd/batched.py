@@ -16,7 +16,17 @@ from tensorplay import _device
 from tensorplay._tensor import MetaArray, Spec, Tensor
 from tensorplay.autograd import forward_ad
 
-__all__ = ["BatchedTensor", "Level", "batch", "expose", "levels_of", "physical", "settle", "state"]
+__all__ = [
+    "BatchedTensor",
+    "Level",
+    "batch",
+    "elements",
+    "expose",
+    "levels_of",
+    "physical",
+    "settle",
+    "state",
+]
 
 _numbers = itertools.count(1)
 
@@ -188,6 +198,11 @@ def batch(value: Tensor, levels: Levels) -> Tensor:
     result.__dict__.update(_value=value, _levels=levels, _dtype=value._dtype)
     result._array = _SampleArray(Spec(array.shape[lead:], value._dtype))
     return result
+
+
+def elements(tensor: Tensor) -> Any:
+    """Return the array of all elements, of all samples where there are some, to look at values."""
+    return tensor._value._array if isinstance(tensor, BatchedTensor) else tensor._array
 
 
 def levels_of(values: Iterable[Any]) -> list[Level]:

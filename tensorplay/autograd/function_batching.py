@@ -144,7 +144,6 @@ def apply_by_generated_rule(
         ``call(ctx, inputs)`` runs forward, and what fills the context.
     """
     from tensorplay.autograd.function import Function
-    from tensorplay.ops.batching import batching  # operators lie above this module
 
     own = [x._levels if isinstance(x, BatchedTensor) else () for x in inputs]
     plan: dict[str, Any] = {}
@@ -153,8 +152,7 @@ def apply_by_generated_rule(
         @staticmethod
         def forward(ctx: Any, *values: Any) -> Any:
             inner = FunctionContext(ctx.needs_input_grad)
-            with batching():
-                result = call(inner, [_batched(v, n) for v, n in zip(values, own, strict=True)])
+            result = call(inner, [_batched(v, n) for v, n in zip(values, own, strict=True)])
             many = isinstance(result, (tuple, list))
             results = tuple(result) if many else (result,)
             plan["many"], plan["out"] = many, [_levels(x) for x in results]
@@ -165,28 +163,24 @@ def apply_by_generated_rule(
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             inner = _restore(ctx)
-            with batching():
-                found = cls._formula()(
-                    inner, *[_batched(g, n) for g, n in zip(grads, plan["out"], strict=True)]
-                )
-                given = found if isinstance(found, (tuple, list)) else (found,)
-                return tuple(
-                    _as_input(g, inputs[n], own[n]) if n < len(inputs) else g
-                    for n, g in enumerate(given)
-                )
+            found = cls._formula()(
+                inner, *[_batched(g, n) for g, n in zip(grads, plan["out"], strict=True)]
+            )
+            given = found if isinstance(found, (tuple, list)) else (found,)
+            return tuple(
+                _as_input(g, inputs[n], own[n]) if n < len(inputs) else g
+                for n, g in enumerate(given)
+            )
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Any:
             inner = _restore(ctx, forward=True)
-            with batching():
-                found = cls.jvp(
-                    inner, *[_batched(t, n) for t, n in zip(tangents, own, strict=True)]
-                )
-                given = found if isinstance(found, (tuple, list)) else (found,)
-                values = tuple(
-                    physical(t, n) if isinstance(t, Tensor) else t
-                    for t, n in zip(given, plan["out"], strict=True)
-                )
+            found = cls.jvp(inner, *[_batched(t, n) for t, n in zip(tangents, own, strict=True)])
+            given = found if isinstance(found, (tuple, list)) else (found,)
+            values = tuple(
+                physical(t, n) if isinstance(t, Tensor) else t
+                for t, n in zip(given, plan["out"], strict=True)
+            )
             return values if plan["many"] else values[0]
 
     Batched.__name__ = Batched.__qualname__ = cls.__name__

@@ -9,7 +9,6 @@ from typing import Any
 from tensorplay._tensor import Tensor
 from tensorplay.autograd.batched import BatchedTensor, Level, batch, expose, state
 from tensorplay.func.trees import flatten, unflatten
-from tensorplay.ops.batching import batching
 from tensorplay.ops.joining import cat
 
 __all__ = ["vmap"]
@@ -195,18 +194,17 @@ def _run(
     out_dims: Any,
     level: Level,
 ) -> Any:
-    with batching():
-        state.levels.append(level)
-        try:
-            inner = [
-                x if d is None else batch(x.movedim(d, 0), (level,))
-                for x, d in zip(leaves, dims, strict=True)
-            ]
-            args, kwargs = unflatten(structure, inner)
-            result = func(*args, **kwargs)
-        finally:
-            state.levels.pop()
-        return _outputs(result, out_dims, level)
+    state.levels.append(level)
+    try:
+        inner = [
+            x if d is None else batch(x.movedim(d, 0), (level,))
+            for x, d in zip(leaves, dims, strict=True)
+        ]
+        args, kwargs = unflatten(structure, inner)
+        result = func(*args, **kwargs)
+    finally:
+        state.levels.pop()
+    return _outputs(result, out_dims, level)
 
 
 def _outputs(result: Any, out_dims: Any, level: Level) -> Any:

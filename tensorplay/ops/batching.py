@@ -4,13 +4,13 @@ An operator that gets a `BatchedTensor` is called once for all samples, on the v
 dimensions of the batch in front. How its other arguments change for that is a rule; families of
 operators share rules (``batching_rules``). Operators without one run sample by sample.
 
-While a vmap is open `Primitive.apply` looks for batched arguments; otherwise nothing is paid.
+`Primitive.apply` sees a batched argument where it asks whether there are elements at all, so that
+calls outside of vmap pay nothing.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,10 +34,10 @@ from tensorplay.autograd.batched import (
 )
 from tensorplay.autograd.function_batching import apply_rule
 from tensorplay.autograd.inplace import check_writable
-from tensorplay.ops.operator import OPERATORS, Composite, Operator
+from tensorplay.ops.operator import OPERATORS, Operator
 from tensorplay.ops.primitive import Primitive
 
-__all__ = ["Call", "NoRule", "Rule", "batching", "rule_for"]
+__all__ = ["Call", "NoRule", "Rule", "apply_batched", "apply_inplace_batched", "rule_for"]
 
 
 class NoRule(Exception):  # noqa: N818 - says that this call runs sample by sample; never seen outside
@@ -129,9 +129,9 @@ def _is_random(operator: Primitive) -> bool:
     return any(a.type.base == "Generator" for a in operator.schema.arguments)
 
 
-def apply_batched(operator: Primitive, args: tuple[Any, ...]) -> Any:
-    """Run `operator` for all samples of its batched arguments."""
-    values = [_settled(v) for v in operator._prepare(args)[0]]
+def apply_batched(operator: Primitive, arguments: list[Any]) -> Any:
+    """Run `operator` for all samples of its batched arguments, which have been converted."""
+    values = [_settled(v) for v in arguments]
     if operator.vmap_rule is not None:
         split = sum(not a.kwarg_only for a in operator.schema.arguments)
         keywords = dict(zip(operator.names[split:], values[split:], strict=True))
@@ -259,6 +259,16 @@ def refuse_random(where: str, levels: list[Level]) -> None:
         raise RuntimeError(message)
 
 
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """Draw for single samples inside: no level is open there."""
+    outer, state.levels = state.levels, []
+    try:
+        yield
+    finally:
+        state.levels = outer
+
+
 def _run_random(operator: Primitive, values: list[Any]) -> Any:
     refuse_random(operator.name, state.levels)
     different = [level for level in state.levels if level.randomness == "different"]
@@ -311,7 +321,7 @@ def sampled(where: str, draw: Callable[[], Tensor]) -> Tensor:
 # --- in place -------------------------------------------------------------------------------------
 
 
-def apply_inplace_batched(operator: Primitive, args: tuple[Any, ...]) -> Tensor:
+def apply_inplace_batched(operator: Primitive, args: list[Any]) -> Tensor:
     """Run `operator` for all samples and write the results into the first argument."""
     where = f"{operator.name}_"
     target: Tensor = args[0]
@@ -355,97 +365,3 @@ def apply_inplace_batched(operator: Primitive, args: tuple[Any, ...]) -> Tensor:
 def _memory(tensor: Tensor) -> Any:
     value = tensor._value if isinstance(tensor, BatchedTensor) else tensor
     return value._shared_counter()
-
-
-# --- looking for batched arguments ----------------------------------------------------------------
-
-
-def _has_batched(args: tuple[Any, ...]) -> bool:
-    for value in args:
-        if isinstance(value, BatchedTensor):
-            return True
-        if isinstance(value, (list, tuple)) and any(isinstance(v, BatchedTensor) for v in value):
-            return True
-    return False
-
-
-def _replace(cls: type[Operator], name: str, function: Callable[..., Any]) -> None:
-    setattr(cls, name, function)
-
-
-class _Interception:
-    """Replaces the entries of `Primitive` while any thread has a vmap open."""
-
-    def __init__(self) -> None:
-        self.users = 0
-        self.lock = threading.Lock()
-        self.apply = Primitive.apply
-        self.apply_inplace = Primitive.apply_inplace
-        self.body = Composite.apply
-
-    def open(self) -> None:
-        from tensorplay.ops.batching_rules import READS_VALUES
-
-        with self.lock:
-            self.users += 1
-            if self.users == 1:
-                plain, plain_inplace, body = self.apply, self.apply_inplace, self.body = (
-                    Primitive.apply,
-                    Primitive.apply_inplace,
-                    Composite.apply,
-                )
-
-                def apply(operator: Primitive, args: tuple[Any, ...]) -> Any:
-                    if _has_batched(args) or (state.levels and _wants_samples(operator)):
-                        return apply_batched(operator, args)
-                    return plain(operator, args)
-
-                def apply_inplace(operator: Primitive, args: tuple[Any, ...]) -> Tensor:
-                    if _has_batched(args):
-                        return apply_inplace_batched(operator, args)
-                    return plain_inplace(operator, args)
-
-                def run_body(operator: Composite, args: tuple[Any, ...]) -> Any:
-                    if operator.name in READS_VALUES and _has_batched(args):
-                        return _one_by_one(operator, list(args), union(args))
-                    return body(operator, args)
-
-                _replace(Composite, "apply", run_body)
-                _replace(Primitive, "apply", apply)
-                _replace(Primitive, "apply_inplace", apply_inplace)
-
-    def close(self) -> None:
-        with self.lock:
-            self.users -= 1
-            if self.users == 0:
-                _replace(Composite, "apply", self.body)
-                _replace(Primitive, "apply", self.apply)
-                _replace(Primitive, "apply_inplace", self.apply_inplace)
-
-
-_interception = _Interception()
-
-
-def _wants_samples(operator: Primitive) -> bool:
-    """Tell whether an operator without batched arguments concerns vmap all the same."""
-    return _is_random(operator)
-
-
-@contextmanager
-def _drawing() -> Iterator[None]:
-    """Draw for single samples inside: no level is open there."""
-    outer, state.levels = state.levels, []
-    try:
-        yield
-    finally:
-        state.levels = outer
-
-
-@contextmanager
-def batching() -> Iterator[None]:
-    """Let operators take batched tensors inside."""
-    _interception.open()
-    try:
-        yield
-    finally:
-        _interception.close()

@@ -18,7 +18,7 @@ from tensorplay.ops.batching import Call, NoRule, Rule
 from tensorplay.ops.operator import OPERATORS
 from tensorplay.ops.primitive import Primitive
 
-__all__ = ["READS_VALUES", "RULES", "SAMPLE_BY_SAMPLE", "batched_with"]
+__all__ = ["RULES", "SAMPLE_BY_SAMPLE", "batched_with"]
 
 RULES: dict[str, Rule] = {}
 
@@ -99,11 +99,9 @@ def _matrices(call: Call) -> Any:
 
 
 def _solve(call: Call) -> Any:
-    """Right-hand sides may be vectors; then they are not told from matrices in a batch."""
-    left, right = call.ndim("A"), call.ndim("B")
-    if right != left:
-        raise NoRule
-    return _matrices(call)
+    """Call the operator, which takes batches of matrices that broadcast against each other."""
+    ndim = max(call.ndim("A"), call.ndim("B"))
+    return call.run(A=call.padded(call["A"], ndim), B=call.padded(call["B"], ndim))
 
 
 def _one_hot(call: Call) -> Any:
@@ -113,13 +111,7 @@ def _one_hot(call: Call) -> Any:
     return call.run(tensor=call.full("tensor"))
 
 
-def _pad(call: Call) -> Any:
-    if call["mode"] != "constant":
-        raise NoRule
-    return call.run(input=call.full("input"))
-
-
-_register(_trailing, "tril", "triu", "view_as_real", "view_as_complex")
+_register(_trailing, "tril", "triu", "view_as_real", "view_as_complex", "pad", "_max_pool")
 _register(
     _matrices,
     *("linalg_inv", "_slogdet", "linalg_det", "linalg_pinv", "_cholesky", "_eigh", "_svd"),
@@ -127,7 +119,6 @@ _register(
 )
 _register(_solve, "_solve")
 _register(_one_hot, "one_hot")
-_register(_pad, "pad")
 
 
 # --- movement -------------------------------------------------------------------------------------
@@ -319,17 +310,32 @@ def _argmax(call: Call) -> Any:
 
 
 def _index_select(call: Call) -> Any:
-    if call.is_batched("index") or not call.ndim("input"):
+    ndim = call.ndim("input")
+    if not ndim:
         raise NoRule
-    dim = call.shifted(call["dim"], call.ndim("input"))
-    return call.run(input=call.full("input"), dim=dim)
+    if call.is_batched("index"):
+        indices = [*[None] * (call["dim"] % ndim), call["index"].reshape((-1,))]
+        return physical(OPERATORS["_index"].apply((call["input"], indices)), call.levels)
+    return call.run(input=call.full("input"), dim=call.shifted(call["dim"], ndim))
 
 
 def _index_add(call: Call) -> Any:
-    if call.is_batched("index") or not call.ndim("input"):
+    ndim = call.ndim("input")
+    if not ndim:
         raise NoRule
-    dim = call.shifted(call["dim"], call.ndim("input"))
+    if call.is_batched("index"):
+        indices = [*[None] * (call["dim"] % ndim), call["index"].reshape((-1,))]
+        values = call["source"] * call["alpha"]
+        put = OPERATORS["index_put"].apply((call["input"], indices, values, True))
+        return physical(put, call.levels)
+    dim = call.shifted(call["dim"], ndim)
     return call.run(input=call.full("input"), source=call.full("source"), dim=dim)
+
+
+def _classes(call: Call) -> Any:
+    """Work on classes along a dimension of one operand, which lies further back."""
+    operands = {name: call.full(name) for name in ("input", "target")}
+    return call.run(**operands, dim=call["dim"] + call.lead)
 
 
 _ALONG_INPUT = _along("input")
@@ -349,6 +355,7 @@ _register(
 _register(_argmax, "argmax", "argmin")
 _register(_over_dims, "_fft_c2c")
 _register(_ALONG_INPUT, "_fft_r2c", "_fft_c2r_adjoint")
+_register(_classes, "_pick_class", "_place_class")
 _register(_index_select, "index_select")
 _register(_index_add, "index_add")
 
@@ -370,16 +377,17 @@ _register(_unfold_adjoint, "_unfold_adjoint")
 # --- joining --------------------------------------------------------------------------------------
 
 
-def _join(call: Call) -> Any:
-    tensors = [physical(t, call.levels) for t in call["tensors"]]
+def _join(call: Call, joined: list[Tensor] | None = None) -> Any:
+    joined = call["tensors"] if joined is None else joined
+    tensors = [physical(t, call.levels) for t in joined]
     ndim = len(call.out[0].shape)
     return call.run(tensors=tensors, dim=call.shifted(call["dim"], ndim))
 
 
 def _cat(call: Call) -> Any:
-    if any(t.ndim != len(call.out[0].shape) for t in call["tensors"]):
-        raise NoRule  # empty vectors may stand between tensors of any shape
-    return _join(call)
+    # Empty vectors may stand between tensors of any shape; they change nothing.
+    ndim = len(call.out[0].shape)
+    return _join(call, [t for t in call["tensors"] if t.ndim == ndim])
 
 
 _register(_join, "stack")
@@ -522,49 +530,130 @@ def _grid(call: Call, ndim: int) -> list[Tensor]:
     return found
 
 
-def _indices(call: Call) -> list[Any]:
-    """Return the index tensors with those of the batch in front."""
-    indices = call["indices"]
-    given = [i for i in indices if i is not None]
-    places = [n for n, i in enumerate(indices) if i is not None]
-    together = places[-1] - places[0] + 1 == len(places)
-    if not levels_of(given):
-        if not together:
-            raise NoRule
-        return [*[None] * call.lead, *indices]
-    if not together or places[0] != 0:
-        raise NoRule
-    ndim = max(i.ndim for i in given)
-    spread = [call.padded(i, ndim) for i in given]
-    return [*_grid(call, ndim), *spread]
+class _Layout:
+    """Where the dimensions of an indexed tensor go, so that an index runs for all samples.
+
+    The indexed dimensions come first after those of the batch, then the others. In the results
+    the dimensions of the index tensors stand there too, and go back where NumPy's rules have them.
+    """
+
+    def __init__(self, call: Call, ndim: int) -> None:
+        indices, lead = call["indices"], call.lead
+        places = [d for d, i in enumerate(indices) if i is not None]
+        rest = [d for d in range(ndim) if d not in places]
+        given = [indices[d] for d in places]
+        wide = max(i.ndim for i in given)
+        together = places[-1] - places[0] + 1 == len(places)
+        front = places[0] if together else 0
+        self.lead = lead
+        self.rank = wide + len(rest)  # of the elements that one sample picks
+        self.order = [*range(lead), *(lead + d for d in (*places, *rest))]
+        first = lead + wide
+        self.back = [
+            *range(lead),
+            *range(first, first + front),
+            *range(lead, first),
+            *range(first + front, first + len(rest)),
+        ]
+        self.indices: list[Any] = [*[None] * lead, *given]
+        if levels_of(given):
+            self.indices = [*_grid(call, wide), *(call.padded(i, wide) for i in given)]
+
+    def turned(self, value: Tensor) -> Tensor:
+        """Return an indexed tensor with its dimensions in the order above."""
+        return _permuted(value, self.order)
+
+    def restored(self, value: Tensor) -> Tensor:
+        """Undo `turned`."""
+        return _permuted(value, _inverse(self.order))
+
+    def picked(self, value: Tensor) -> Tensor:
+        """Return picked elements with their dimensions where NumPy's rules have them."""
+        return _permuted(value, self.back)
+
+    def unpicked(self, value: Tensor) -> Tensor:
+        """Undo `picked`."""
+        return _permuted(value, _inverse(self.back))
+
+
+def _permuted(value: Tensor, dims: list[int]) -> Tensor:
+    if dims == sorted(dims):
+        return value
+    found: Tensor = value.permute(dims)
+    return found
+
+
+def _inverse(dims: list[int]) -> list[int]:
+    return [dims.index(d) for d in range(len(dims))]
 
 
 def _index(call: Call) -> Any:
-    return call.run(input=call.full("input"), indices=_indices(call))
+    layout = _Layout(call, call.ndim("input"))
+    value = layout.turned(call.full("input"))
+    return layout.picked(call.run(input=value, indices=layout.indices))
 
 
 def _index_adjoint(call: Call) -> Any:
-    return call.run(
-        input=call.full("input"), indices=_indices(call), shape=(*call.sizes, *call["shape"])
+    layout = _Layout(call, len(call["shape"]))
+    full = (*call.sizes, *call["shape"])
+    found = call.run(
+        input=layout.unpicked(call.full("input")),
+        indices=layout.indices,
+        shape=tuple(full[d] for d in layout.order),
     )
+    return layout.restored(found)
 
 
 def _index_put(call: Call) -> Any:
-    indices = _indices(call)
-    chosen = [i for i in call["indices"] if i is not None]
-    front = next(n for n, i in enumerate(call["indices"]) if i is not None)
-    ndim = max(i.ndim for i in chosen)
-    rest = call.ndim("input") - len(chosen) - front
-    return call.run(
-        input=call.full("input"),
-        indices=indices,
-        values=call.padded(call["values"], front + ndim + rest),
-    )
+    layout = _Layout(call, call.ndim("input"))
+    values = call.padded(call["values"], layout.rank)
+    if isinstance(values, Tensor) and layout.back != sorted(layout.back):
+        missing = layout.lead + layout.rank - values.ndim
+        values = layout.unpicked(values.reshape((*[1] * missing, *values.shape)))
+    value = layout.turned(call.full("input"))
+    return layout.restored(call.run(input=value, indices=layout.indices, values=values))
 
 
 _register(_index, "_index")
 _register(_index_adjoint, "_index_adjoint")
 _register(_index_put, "index_put")
+
+
+# --- looking for elements -------------------------------------------------------------------------
+
+
+def _isin(call: Call) -> Any:
+    """Compare with all elements to look for, where those differ between the samples."""
+    if not call.is_batched("test_elements"):
+        return call.run(elements=call.full("elements"))
+    elements, test = call["elements"], call["test_elements"]
+    if isinstance(elements, Tensor):
+        elements = elements.unsqueeze(-1)
+    found = (test.reshape((-1,)) == elements).any(-1)
+    return physical(~found if call["invert"] else found, call.levels)
+
+
+def _searchsorted(call: Call) -> Any:
+    sequence, x, sorter = call["sorted_sequence"], call["input"], call["sorter"]
+    shared = not call.is_batched("sorted_sequence") and not call.is_batched("sorter")
+    if shared and sequence.ndim == 1:
+        return call.run(input=call.full("input"))
+    values = call.full("input") if isinstance(x, Tensor) else x
+    if sequence.ndim == 1:  # in a batch it is searched along the last dimension only
+        if not isinstance(x, Tensor):
+            values = sequence.new_full((), x)
+            values = physical(values, call.levels)
+        values = values.reshape((*call.sizes, math.prod(call.out[0].shape)))
+    found = call.run(
+        sorted_sequence=call.full("sorted_sequence"),
+        input=values,
+        sorter=None if sorter is None else call.full("sorter"),
+    )
+    return found.reshape((*call.sizes, *call.out[0].shape))
+
+
+_register(_isin, "isin")
+_register(_searchsorted, "searchsorted")
 
 
 # --- views by strides -----------------------------------------------------------------------------
@@ -594,19 +683,7 @@ SAMPLE_BY_SAMPLE.update(
         "`vmap(randomness=…)` says which samples share their random numbers",
     )
 )
-SAMPLE_BY_SAMPLE.update(
-    {
-        "isin": "the elements to look for differ in number from the samples",
-        "searchsorted": "boundaries of a batch are searched per sample",
-        "_pick_class": "the dimension of the classes has a place of its own",
-        "_place_class": "the dimension of the classes has a place of its own",
-        "_max_pool": "windows and padding are those of the last dimensions of one sample",
-    }
-)
-
-
-# Composites whose bodies check values: they run sample by sample as a whole.
-READS_VALUES = frozenset({"nll_loss", "cross_entropy", "binary_cross_entropy"})
+SAMPLE_BY_SAMPLE.update({})
 
 
 def batched_with(name: str) -> Rule | str | None:

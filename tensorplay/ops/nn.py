@@ -10,6 +10,7 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._dtype import dtype
 from tensorplay._tensor import Spec, Tensor, wrap
+from tensorplay.autograd.batched import BatchedTensor, elements
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
 from tensorplay.ops.movement import expand, reshape
@@ -230,7 +231,10 @@ def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Any, reduction: str
             f"[binary_cross_entropy] argument 'target': expected the size of input "
             f"{list(x.shape)}, got a different target size {list(target.shape)}."
         )
-    if not x.is_meta and x.numel() and not (x._array.min() >= 0 and x._array.max() <= 1):
+    probabilities = elements(x)
+    if not x.is_meta and probabilities.size and not (
+        probabilities.min() >= 0 and probabilities.max() <= 1
+    ):  # fmt: skip
         raise RuntimeError(
             "[binary_cross_entropy] argument 'input': all elements of input should be between 0 "
             "and 1. Use binary_cross_entropy_with_logits for numbers that are not probabilities."
@@ -276,7 +280,8 @@ def _check_classes(name: str, x: Tensor, target: Tensor, weight: Any, ignore_ind
             f"classes or no classes, got size {list(weight.shape)}."
         )
     if not target.is_meta:
-        wrong = target._array[(target._array != ignore_index)]
+        given = elements(target)
+        wrong = given[given != ignore_index]
         wrong = wrong[(wrong < 0) | (wrong >= classes)]
         if wrong.size:
             raise IndexError(
@@ -366,6 +371,9 @@ def _nll(
         wide = expand.apply((_beside(weight, x, dim), tuple(x.shape)))
         scale: Any = _pick_class.apply((wide, target, dim, ignore_index))
         loss, total = loss * scale, scale.sum()
+    elif isinstance(target, BatchedTensor):
+        counted: Any = target != ignore_index
+        total = counted.sum()
     elif not target.is_meta:
         total = int(np.count_nonzero(target._array != ignore_index))
     if smoothing:

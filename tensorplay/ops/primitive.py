@@ -11,13 +11,13 @@ This module and ``quick``, its short way for small calls, are all that records n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tensorplay import _dtype
 from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
-from tensorplay.autograd import forward_ad, grad_mode
+from tensorplay.autograd import batched, forward_ad, grad_mode
 from tensorplay.autograd.graph import Edge, edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.ops.arguments import SCALARS, converter, reject
@@ -37,7 +37,16 @@ from tensorplay.ops.tangents import push_forward
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+BATCHED: Final = object()  # says that an argument stands for the samples of vmap
+
 __all__ = ["OPERATORS", "Composite", "Operator", "Primitive", "Sample", "Vjp"]
+
+
+def _kind(array: Any, so_far: Any) -> Any:
+    """Return what `Primitive._prepare` says of arguments one of which has no elements here."""
+    if isinstance(array, MetaArray):
+        return so_far or True if type(array) is MetaArray else BATCHED
+    return so_far
 
 
 class Primitive(Operator):
@@ -107,6 +116,9 @@ class Primitive(Operator):
         self.view = bool(self.schema.returns) and any(
             r.alias is not None and not r.alias.is_write for r in self.schema.returns
         )
+        if any(a.type.base == "Generator" for a in arguments):
+            # Inside of vmap it matters also where no argument differs between the samples.
+            self.apply = self._apply_random  # type: ignore[method-assign]
         unknown = set(vjp or {}) - {a.name for a in arguments if a.type.is_tensor}
         if unknown:
             message = (
@@ -123,6 +135,10 @@ class Primitive(Operator):
     def apply(self, args: tuple[Any, ...]) -> Any:
         """Run the operator on a complete tuple of arguments and record it."""
         values, arrays, record, dual, meta = self._prepare(args)
+        if meta is BATCHED:
+            from tensorplay.ops.batching import apply_batched  # it is written in terms of operators
+
+            return apply_batched(self, values)
         out = self._run(values, arrays, meta=meta)
         if record and grad_mode.state.enabled:
             self._record(values, out if type(out) is tuple else (out,))
@@ -130,14 +146,26 @@ class Primitive(Operator):
             self._push_forward(values, out if type(out) is tuple else (out,))
         return out
 
+    def _apply_random(self, args: tuple[Any, ...]) -> Any:
+        if not batched.state.levels:
+            return type(self).apply(self, args)
+        from tensorplay.ops.batching import apply_batched
+
+        return apply_batched(self, self._prepare(args)[0])
+
     def _push_forward(self, values: list[Any], outs: tuple[Any, ...]) -> None:
         push_forward(self, values, outs)
 
-    def _prepare(self, args: tuple[Any, ...]) -> tuple[list[Any], list[Any], bool, bool, bool]:
-        """Check and convert the arguments: values with tensors, and the same with arrays."""
+    def _prepare(self, args: tuple[Any, ...]) -> tuple[list[Any], list[Any], bool, bool, Any]:
+        """Check and convert the arguments: values with tensors, and the same with arrays.
+
+        The last result is false where all elements are there, True on device meta, and `BATCHED`
+        where a tensor stands for the samples of `func.vmap`.
+        """
         values = list(args)
         arrays = list(args)
-        record = dual = meta = False
+        record = dual = False
+        meta: Any = False
         for i, kind, extra in self.plan:
             value = args[i]
             if kind == OTHER:
@@ -152,7 +180,8 @@ class Primitive(Operator):
                             tensor._synchronise()
                         record = record or tensor._requires_grad
                         dual = dual or tensor._tangent is not None
-                        meta = meta or type(tensor._array) is MetaArray
+                        if type(tensor._array) is not np.ndarray:
+                            meta = _kind(tensor._array, meta)
                 continue
             if not isinstance(value, Tensor):
                 value = values[i] = self._operand(extra, value)
@@ -167,8 +196,8 @@ class Primitive(Operator):
                 record = True
             if value._tangent is not None:
                 dual = True
-            if type(array) is MetaArray:
-                meta = True
+            if type(array) is not np.ndarray:
+                meta = _kind(array, meta)
         return values, arrays, record, dual, meta
 
     def _operand(self, argument: Any, value: Any) -> Any:  # noqa: RET503 - reject raises
@@ -302,8 +331,12 @@ class Primitive(Operator):
         target = args[0]
         if not isinstance(target, Tensor):
             reject(where, self.schema.arguments[0].name, "Tensor", target)
-        check_writable(target, where)
         values, arrays, record, dual, meta = self._prepare(args)
+        if meta is BATCHED:
+            from tensorplay.ops.batching import apply_inplace_batched
+
+            return apply_inplace_batched(self, values)
+        check_writable(target, where)
         out = self._run(values, arrays, meta=meta)
         if out._array.shape != target._array.shape:
             message = (

@@ -129,21 +129,15 @@ class Reverse:
             cotangents[output] = self._one_hot(output, int(chosen[0]))
             grads = self.vjp(cotangents)
             return [None if g is None else g._array.reshape(1, -1) for g in grads]
-        from tensorplay.ops.batching import batching  # operators lie above this module
 
         spec = self.layout.specs[output]
         array = np.zeros((count, spec.numel), spec.dtype.numpy)
         part, flat = np.divmod(chosen, spec.numel)
         array[np.arange(count), flat] = np.where(part, 1j, 1) if spec.dtype.is_complex else 1
         level = Level(count)
-        with batching():
-            cotangents[output] = batch(
-                wrap(array.reshape(count, *spec.shape), spec.dtype), (level,)
-            )
-            grads = self.vjp(cotangents)
-            return [
-                None if g is None else expose(g, (level,))._array.reshape(count, -1) for g in grads
-            ]
+        cotangents[output] = batch(wrap(array.reshape(count, *spec.shape), spec.dtype), (level,))
+        grads = self.vjp(cotangents)
+        return [None if g is None else expose(g, (level,))._array.reshape(count, -1) for g in grads]
 
     @staticmethod
     def _matrix_type(tensor: Tensor) -> Any:

@@ -44,12 +44,10 @@ def _outputs_at(
     state: State, leaf: Leaf, points: npt.NDArray[np.generic]
 ) -> npt.NDArray[np.float64]:
     """Return the outputs, as one vector per row, for several values of one input."""
-    from tensorplay.ops.batching import batching  # operators lie above this module
-
     level = Level(len(points))
     samples = batch(wrap(points, leaf.tensor.dtype), (level,))
     parts: list[npt.NDArray[np.generic]] = []
-    with batching(), grad_mode.no_grad():
+    with grad_mode.no_grad():
         outputs = tensors_in(state.call(lambda t: samples if t is leaf.tensor else t))
         for number, spec in zip(state.layout.numbers, state.layout.specs, strict=True):
             array = expose(outputs[number], (level,))._array.reshape(len(points), spec.numel)
