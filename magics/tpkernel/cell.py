@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from tpkernel.cpp import Function, Source, parse_source
 from tpkernel.errors import CellError, did_you_mean
 
-__all__ = ["KEYS", "Cell", "FrontMatter", "parse_cell"]
+__all__ = ["KEYS", "Cell", "EntriesReader", "FrontMatter", "parse_cell"]
 
 #: Front-matter keys with one line each, as ``%%tpkernel?`` prints them.
 KEYS: Mapping[str, str] = {
@@ -87,6 +87,9 @@ class Cell:
         Compiler flags from ``// tpkernel: flags = …`` lines at the top of the text.
     """
 
+    #: What messages call it.
+    noun: ClassVar[str] = "cell"
+
     text: str
     name: str
     first_line: int
@@ -127,89 +130,117 @@ def _plain(node: yaml.Node, loader: yaml.SafeLoader) -> Any:
     return loader.construct_object(node, deep=True)
 
 
-class _FrontReader:
-    """Reads the YAML of a front matter and keeps the line of every key."""
+class EntriesReader:
+    """Reads YAML entries of operators and keeps the line of every key.
 
-    def __init__(
-        self, text: str, first_line: int, cell_name: str, cell_text: str, cell_first: int
-    ) -> None:
+    Parameters
+    ----------
+    text, first_line
+        The YAML and the number of its first line.
+    name, whole, whole_first
+        Name, text and first line of what it stands in, for messages.
+    """
+
+    #: What the text is called, and the keys that an entry may have.
+    what = "front matter"
+    word = "front-matter key"
+    keys = KEYS
+
+    def __init__(self, text: str, first_line: int, name: str, whole: str, whole_first: int) -> None:
         self.text = text
         self.first_line = first_line
-        self.where = (cell_name, cell_text.split("\n"), cell_first)
+        self.where = (name, whole.split("\n"), whole_first)
 
     def error(self, message: str, line: int, column: int | None = None) -> CellError:
+        """Make an error at a line of the whole text."""
         name, lines, first = self.where
         at = line - first
         shown = lines[at].rstrip("\r") if 0 <= at < len(lines) else None
         return CellError(message, line=line, column=column).locate(name, shown)
 
     def entries(self) -> tuple[FrontMatter, ...]:
+        """Read all entries.
+
+        Raises
+        ------
+        CellError
+            The text is not valid YAML, or has an unknown key.
+        """
         try:
             loader = yaml.SafeLoader(self.text)
         except yaml.reader.ReaderError as problem:
             line = self.first_line + self.text[: problem.position].count("\n")
-            message = f"front matter holds a character that YAML does not allow: {problem.reason}"
+            message = f"{self.what} holds a character that YAML does not allow: {problem.reason}"
             raise self.error(message, line) from None
         try:
             root = loader.get_single_node()
         except RecursionError:
-            message = "front matter is nested too deeply"
+            message = f"{self.what} is nested too deeply"
             raise self.error(message, self.first_line) from None
         except yaml.MarkedYAMLError as problem:
             mark = problem.problem_mark or problem.context_mark
             line = self.first_line + (mark.line if mark else 0)
             column = mark.column + 1 if mark else None
             what = f"{problem.context}, {problem.problem}" if problem.context else problem.problem
-            message = f"front matter is not valid YAML: {what}. Write one 'key: value' per line."
+            message = f"{self.what} is not valid YAML: {what}. Write one 'key: value' per line."
             raise self.error(message, line, column) from None
         try:
             if root is None:
                 return ()
-            if not isinstance(root, yaml.MappingNode):
-                message = "front matter must be keys and values such as 'op: …'; got no key"
-                raise self.error(message, self.line(root))
             return self.root(root, loader)
         finally:
             loader.dispose()
 
     def line(self, node: yaml.Node) -> int:
+        """Return the line of a node."""
         return self.first_line + int(node.start_mark.line)
 
-    def root(self, root: yaml.MappingNode, loader: yaml.SafeLoader) -> tuple[FrontMatter, ...]:
+    def root(self, root: yaml.Node, loader: yaml.SafeLoader) -> tuple[FrontMatter, ...]:
+        """Read the whole text."""
+        if not isinstance(root, yaml.MappingNode):
+            message = f"{self.what} must be keys and values such as 'op: …'; got no key"
+            raise self.error(message, self.line(root))
         for key, value in root.value:
             if key.value != "ops":
                 continue
-            if not isinstance(value, yaml.SequenceNode) or not all(
-                isinstance(item, yaml.MappingNode) for item in value.value
-            ):
-                message = "'ops' must be a list of entries, each starting with '- op: …'"
-                raise self.error(message, self.line(key))
             others = [k.value for k, _ in root.value if k.value != "ops"]
             if others:
                 message = (
                     f"'{others[0]}' stands beside 'ops'; write it inside the entry it belongs to"
                 )
                 raise self.error(message, self.line(key))
-            return tuple(self.entry(item, loader) for item in value.value)
+            return self.listed(value, loader, self.line(key))
         return (self.entry(root, loader),)
 
+    def listed(
+        self, node: yaml.Node, loader: yaml.SafeLoader, line: int
+    ) -> tuple[FrontMatter, ...]:
+        """Read a list of entries."""
+        if not isinstance(node, yaml.SequenceNode) or not all(
+            isinstance(item, yaml.MappingNode) for item in node.value
+        ):
+            message = "'ops' must be a list of entries, each starting with '- op: …'"
+            raise self.error(message, line)
+        return tuple(self.entry(item, loader) for item in node.value)
+
     def entry(self, node: yaml.MappingNode, loader: yaml.SafeLoader) -> FrontMatter:
+        """Read one entry."""
         values: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             key = key_node.value
             line = self.line(key_node)
             if not isinstance(key, str):
-                message = f"a front-matter key must be a word. Keys: {', '.join(KEYS)}."
+                message = f"a {self.word} must be a word. Keys: {', '.join(self.keys)}."
                 raise self.error(message, line, key_node.start_mark.column + 1)
-            if key not in KEYS or key == "ops":
+            if key not in self.keys or key == "ops":
                 message = (
-                    f"unknown front-matter key '{key}'{did_you_mean(str(key), KEYS)} "
-                    f"Keys: {', '.join(KEYS)}."
+                    f"unknown {self.word} '{key}'{did_you_mean(str(key), self.keys)} "
+                    f"Keys: {', '.join(self.keys)}."
                 )
                 raise self.error(message, line, key_node.start_mark.column + 1)
             if key in values:
-                raise self.error(f"front-matter key '{key}' stands here twice", line)
+                raise self.error(f"{self.word} '{key}' stands here twice", line)
             try:
                 values[key] = _plain(value_node, loader)
             except yaml.MarkedYAMLError as problem:
@@ -276,7 +307,7 @@ def parse_cell(text: str, *, name: str = "cell", first_line: int = 1) -> Cell:
             )
             at = line - first_line
             raise CellError(message, line=line).locate(name, text.split("\n")[at].rstrip("\r"))
-        reader = _FrontReader(text[start:end], line + 1, name, text, first_line)
+        reader = EntriesReader(text[start:end], line + 1, name, text, first_line)
         entries = reader.entries()
     return Cell(
         text=text,

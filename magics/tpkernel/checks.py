@@ -19,10 +19,9 @@ from typing import Any, Literal
 import numpy as np
 
 import tensorplay as tp
-from tensorplay.library.modules.source import define_operators
+from tensorplay.library.modules.source import define_operators, kernels_of
 from tensorplay.library.modules.spec import DTYPES, Argument, CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
-from tpkernel.kernels import kernels_of
 from tpkernel.memory_checks import MemoryWatch, check_memory
 from tpkernel.report import Finding, GradcheckFacts, PairFacts, ValidationRow
 from tpkernel.samples import Sample, make_samples, preferred_dtypes
@@ -46,7 +45,7 @@ def load_operators(spec: CellSpec, library: str) -> tuple[Mapping[str, Any], Sim
     kernels
         The C++ functions that the definitions call, as attributes.
     """
-    kernels = kernels_of(spec, cpp_jit.load_module(library))
+    kernels = kernels_of(spec.kernels, cpp_jit.load_module(library))
     return define_operators(spec.operators, kernels), kernels
 
 

@@ -9,6 +9,7 @@ __all__ = [
     "APPENDS",
     "CPP_TO_DTYPE",
     "MEMORY_CALLS",
+    "TYPES_TEXT",
     "VALUE_CALLS",
     "WRITING_CALLS",
     "bare_type",
@@ -36,6 +37,12 @@ CPP_TO_DTYPE: Mapping[str, str] = {
     "std::complex<float>": "complex64",
     "std::complex<double>": "complex128",
 }
+
+#: For messages.
+TYPES_TEXT = (
+    "Types that can be passed: tvm::ffi::TensorView, tp::In/Out/InOut, double, float, int64_t and "
+    "other integers, bool, std::string."
+)
 
 WRITING_CALLS = frozenset({"swap", "std::swap", "exchange", "std::exchange"})
 # Functions of the standard library that take numbers by value or by reference to const.

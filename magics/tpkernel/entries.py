@@ -19,6 +19,7 @@ from tensorplay.ops.schema import (
 )
 from tpkernel.cell import FrontMatter
 from tpkernel.cpp import Function, Parameter
+from tpkernel.cpp_types import TYPES_TEXT
 from tpkernel.errors import CellError, did_you_mean
 from tpkernel.formulas import read_formula
 from tpkernel.gradients import with_gradient
@@ -131,7 +132,8 @@ class EntryReader:
             known = [f.name for f in self.cell.functions]
             message = f"no C++ function '{name}'{did_you_mean(str(name), known)}"
             message += (
-                f" The cell defines {', '.join(dict.fromkeys(known))}; name one with 'kernel:'."
+                f" The {self.cell.noun} defines {', '.join(dict.fromkeys(known))}; name one with "
+                "'kernel:'."
                 if known
                 else " Define it below the front matter."
             )
@@ -141,7 +143,7 @@ class EntryReader:
             raise self.error(message, line=named[1].line, column=named[1].column)
         reason = self.parent.reason_to_skip(named[0], listed=True)
         if reason is not None:
-            message = f"'{name}' cannot be the operator's kernel: {reason}"
+            message = f"'{name}' cannot be the operator's kernel: {reason}. {TYPES_TEXT}"
             raise self.error(message, line=named[0].line, column=named[0].column)
         return named[0]
 
@@ -150,12 +152,14 @@ class EntryReader:
         parameters = function.parameters
         inputs, returns = schema.arguments, schema.returns
         writes = [a for a in inputs if a.is_write]
-        if any(r.alias is not None for r in returns):
+        written = {a.alias.before for a in writes if a.alias is not None}
+        if any(r.alias is not None and r.alias.before not in written for r in returns):
             message = (
-                "a result cannot be an argument; an in-place operator returns nothing: write -> ()"
+                "a result cannot share an argument's memory, unless it is an argument that is "
+                "written: write Tensor(a!) x … -> Tensor(a!), or -> ()"
             )
             raise self.error(message, "op")
-        own = list(returns)
+        own = [r for r in returns if r.alias is None]
         tensor_result = self.parent.resolve(function.return_type) != "void"
         outs = 0 if tensor_result else len(own)
         expected = len(inputs) + outs
@@ -226,12 +230,20 @@ class EntryReader:
         """Match one schema argument with its C++ parameter."""
         made = self.parent.argument(parameter, function)
         kind = str(argument.type)
-        want = {"Tensor": "tensor", "int": "int", "SymInt": "int", "float": "float", "bool": "bool"}
+        want = {
+            "Tensor": "tensor",
+            "int": "int",
+            "SymInt": "int",
+            "float": "float",
+            "bool": "bool",
+            "Scalar": "float",
+        }
         advice = {
             "Tensor": "tp::In<T>" if not argument.is_write else "tp::InOut<T>",
             "int": "int64_t",
             "SymInt": "int64_t",
             "float": "double",
+            "Scalar": "double",
             "bool": "bool",
             "str": "const std::string&",
         }

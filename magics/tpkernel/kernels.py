@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 import tensorplay as tp
 from tensorplay.library.modules.signatures import EMPTY, make_signature
-from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec, OperatorSpec
-from tensorplay.utils import cpp_jit
+from tensorplay.library.modules.spec import Argument, KernelSpec, OperatorSpec
 from tensorplay.utils.dlpack import writable_alias
 from tpkernel.errors import StaleKernelError, did_you_mean
 from tpkernel.tracebacks import mark_short
 
-__all__ = ["BlockedName", "Function", "KernelModule", "Operator", "kernels_of"]
+__all__ = ["BlockedName", "Function", "KernelModule", "Operator"]
 
 _SCALARS = frozenset({int, float, bool, str})
 _GUARDED = (TypeError, ValueError, IndexError, RuntimeError)
@@ -285,18 +283,6 @@ class Operator:
             if argument is not None and argument.writes is not False:
                 raise ValueError(_read_only(self.name, argument))
         return tp.from_numpy(value if value.flags.writeable else writable_alias(value))
-
-
-def kernels_of(spec: CellSpec, library: cpp_jit.Module) -> SimpleNamespace:
-    """Return the guarded C++ functions of a loaded library as attributes.
-
-    What the C++ types promise not to write is declared to the loader, which then passes read-only
-    memory without a copy.
-    """
-    for kernel in spec.kernels:
-        reads = [a.name for a in kernel.arguments if a.kind == "tensor" and a.writes is False]
-        library.declare_read_only(kernel.export, reads)
-    return SimpleNamespace(**{k.export: library[k.export] for k in spec.kernels})
 
 
 class KernelModule:

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from tensorplay.library.modules.source import OperatorError, define_operators, operator_source
+from tensorplay.library.modules.source import (
+    OperatorError,
+    define_operators,
+    kernels_of,
+    operator_source,
+)
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
 from tpkernel.braces import unclosed_brace
@@ -20,7 +25,7 @@ from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
 from tpkernel.errors import CellError, KernelCrash
 from tpkernel.hints import hints, with_hint
-from tpkernel.kernels import Function, KernelModule, Operator, kernels_of
+from tpkernel.kernels import Function, KernelModule, Operator
 from tpkernel.reading import Options, read_cell
 from tpkernel.report import (
     BuildFacts,
@@ -58,7 +63,8 @@ class Request:
     contiguous
         ``"error"`` or ``"copy"`` for strided inputs.
     debug
-        Bounds-checked views, no optimisation, debug symbols.
+        Bounds-checked views, no optimisation, debug symbols; every call of an operator compares
+        the inputs that it may not write.
     alias_ok
         Outputs may share memory with inputs.
     checks
@@ -208,13 +214,15 @@ def build_cell(
     if cell.source.runs_on_load and not request.in_process:
         _try_initialisers(spec, found, request.budget)
     library = found.load()
-    kernels = kernels_of(spec, library)
+    kernels = kernels_of(spec.kernels, library)
     try:
         definitions = define_operators(spec.operators, kernels)
     except OperatorError as problem:
         made = problem.operator
         message = f"the operator cannot be made: {problem}"
         raise cell.error(message, line=made.line, subject=made.name) from problem.__cause__
+    for definition in definitions.values():
+        definition.checks_writes = request.debug
     copies = request.contiguous == "copy"
     members: dict[str, Any] = {
         o.opname: Operator(definitions[o.opname], o) for o in spec.operators if not o.helper
@@ -480,7 +488,8 @@ def build(
     contiguous
         ``"error"``: strided inputs are refused; ``"copy"``: they are copied.
     debug
-        Bounds-checked views, no optimisation, debug symbols.
+        Bounds-checked views, no optimisation, debug symbols; every call of an operator compares
+        the inputs that it may not write.
     allow_alias
         Outputs may share memory with inputs.
     checks

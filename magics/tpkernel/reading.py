@@ -18,7 +18,7 @@ from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec, Kind
 from tensorplay.utils.cpp_jit.source import Parameter as CppParameter
 from tpkernel.cell import Cell, FrontMatter
 from tpkernel.cpp import Function, Parameter
-from tpkernel.cpp_types import CPP_TO_DTYPE, bare_type
+from tpkernel.cpp_types import CPP_TO_DTYPE, TYPES_TEXT, bare_type
 from tpkernel.entries import EntryReader
 from tpkernel.errors import did_you_mean
 
@@ -29,10 +29,6 @@ _ENGINE = re.compile(
     r"^(tvm::)?(ffi::)?(TensorView|Tensor|String|Bytes|Shape|ShapeView|Any|AnyView|Function|"
     r"Module|ObjectRef|TypedFunction<.*>|Array<.*>|List<.*>|Map<.*>|Dict<.*>|Optional<.*>|"
     r"Tuple<.*>|Variant<.*>)$|^std::string(_view)?$|^char\*$|^void\*$|^DLTensor\*$|^DLDataType$|^DLDevice$"
-)
-_TYPES_TEXT = (
-    "Types that can be passed: tvm::ffi::TensorView, tp::In/Out/InOut, double, float, int64_t and "
-    "other integers, bool, std::string."
 )
 
 
@@ -129,7 +125,7 @@ class CellReader:
         if not spec.kernels:
             function = cell.functions[0]
             name, reason = skipped[0] if skipped else (function.name, "it is internal")
-            message = f"no function can be exported; '{name}': {reason}. {_TYPES_TEXT}"
+            message = f"no function can be exported; '{name}': {reason}. {TYPES_TEXT}"
             raise cell.error(message, line=function.line, column=function.column)
         return spec
 
@@ -172,7 +168,7 @@ class CellReader:
             if reason is not None:
                 if listed:
                     raise self.cell.error(
-                        f"{reason}. {_TYPES_TEXT}",
+                        f"{reason}. {TYPES_TEXT}",
                         line=function.line,
                         column=function.column,
                         subject=function.name,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 from tensorplay.library.custom_op import custom_op
 from tensorplay.library.definitions import CustomOpDef
@@ -12,6 +13,12 @@ from tensorplay.library.opcheck import OpCheckError, OpCheckFailure, opcheck
 from tensorplay.library.registry import OverloadPacket, find, remove
 from tensorplay.library.tags import EffectType, Tag
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tensorplay.library.modules.loading import OperatorModule
+
 __all__ = [
     "CustomOpDef",
     "EffectType",
@@ -20,6 +27,7 @@ __all__ = [
     "OpCheckFailure",
     "OverloadPacket",
     "Tag",
+    "build_module",
     "custom_op",
     "define",
     "get_kernel",
@@ -28,6 +36,7 @@ __all__ = [
     "impl",
     "impl_abstract",
     "infer_schema",
+    "load",
     "opcheck",
     "register_autograd",
     "register_effectful",
@@ -136,3 +145,93 @@ def has_op(name: str) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def load(path: str | os.PathLike[str]) -> OperatorModule:
+    """Register the operators of a library file that `build_module` made.
+
+    Kernels, schemas, fake kernels, gradients and docs come from the file; nothing is declared
+    again, and no compiler is needed. Loading a file again returns what is there; a file that was
+    built again under the same path replaces what it registered, and operators held from before
+    keep working.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    OperatorModule
+        Its attributes are the operators. They are also in ``tensorplay.ops``.
+
+    Raises
+    ------
+    OSError
+        There is no such file, or it cannot be read.
+    RuntimeError
+        The file is no library of operators, is damaged, of a newer format or for another platform;
+        or an operator is defined already. Nothing is registered then. A file is not given to the
+        system's loader before its checksum has been compared.
+    """
+    from tensorplay.library.modules.loading import load_module
+
+    return load_module(path)
+
+
+def build_module(
+    declarations: str | os.PathLike[str] | None = None,
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    *,
+    output: str | os.PathLike[str],
+    flags: str | Sequence[str] = (),
+    contiguous: str = "error",
+    allow_alias: bool = False,
+    debug: bool = False,
+) -> Path:
+    """Build operators and all that belongs to them into one library file for `load`.
+
+    Parameters
+    ----------
+    declarations
+        YAML file of entries, each as the front matter of a ``%%tpkernel`` cell; None where the
+        sources hold front matter.
+    sources
+        C++ files with the kernels.
+    output
+        The library to write, such as ``libmyops.so``.
+    flags
+        Compiler and linker flags, as one string or several.
+    contiguous
+        ``"error"``: strided inputs of a kernel that indexes flat are refused; ``"copy"``: copied.
+    allow_alias
+        Outputs may share memory with inputs.
+    debug
+        Bounds-checked views, no optimisation, debug symbols.
+
+    Returns
+    -------
+    Path
+        The library.
+
+    Raises
+    ------
+    ValueError
+        A declaration or a signature that cannot become an operator; the text begins with file and
+        line.
+    tensorplay.utils.cpp_jit.BuildError
+        The compiler refuses a source.
+    tensorplay.utils.cpp_jit.MissingToolError
+        There is no compiler, or the packages that read declarations are not installed.
+    """
+    from tensorplay.library.modules.building import build
+
+    return build(
+        declarations,
+        sources,
+        output=output,
+        flags=flags,
+        contiguous=contiguous,
+        allow_alias=allow_alias,
+        debug=debug,
+    )

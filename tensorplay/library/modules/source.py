@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import linecache
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -22,10 +22,10 @@ from tensorplay._tensor import Tensor
 from tensorplay.library.modules.rules import InputRules
 from tensorplay.library.modules.shapes import Dims, Like
 from tensorplay.library.modules.signatures import parameters_text, schema_signature
-from tensorplay.library.modules.spec import OperatorSpec, Output
+from tensorplay.library.modules.spec import KernelSpec, OperatorSpec, Output
 from tensorplay.ops.schema import parse_schema
 
-__all__ = ["OperatorError", "OperatorSource", "define_operators", "operator_source"]
+__all__ = ["OperatorError", "OperatorSource", "define_operators", "kernels_of", "operator_source"]
 
 
 class OperatorError(RuntimeError):
@@ -129,15 +129,18 @@ class _Writer:
             lines.append(f"    return {call}")
         else:
             lines.append(f"    {call}")
-            results = [o.name for o in spec.outputs] or self.returned_inputs()
+            results = self.results([o.name for o in spec.outputs])
             if results:
                 lines.append(f"    return {', '.join(results)}")
         return "\n".join(lines) + "\n"
 
-    def returned_inputs(self) -> list[str]:
-        """Return the inputs that an in-place operator returns, by their alias sets."""
+    def results(self, made: Sequence[str]) -> list[str]:
+        """Return what the operator returns, in order: of `made`, and inputs that it writes."""
         by_set = {a.alias.before: a.name for a in self.schema.arguments if a.alias is not None}
-        return [by_set[r.alias.before] for r in self.schema.returns if r.alias is not None]
+        fresh = iter(made)
+        return [
+            next(fresh) if r.alias is None else by_set[r.alias.before] for r in self.schema.returns
+        ]
 
     def call_arguments(self) -> list[str]:
         texts = []
@@ -174,8 +177,7 @@ class _Writer:
             made.append(
                 f"tp.empty({self.shape(output.name)}, dtype={self.dtype(output)}, device={device})"
             )
-        made = made or self.returned_inputs()
-        lines.append(f"    return {', '.join(made) if made else 'None'}")
+        lines.append(f"    return {', '.join(self.results(made)) or 'None'}")
         return "\n".join(lines) + "\n"
 
     # -- gradient -----------------------------------------------------------------------------
@@ -280,6 +282,25 @@ def _docstring(text: str) -> list[str]:
 
 def _contiguous(value: Any) -> Any:
     return value.contiguous() if isinstance(value, Tensor) else value
+
+
+def kernels_of(kernels: Iterable[KernelSpec], library: Any) -> SimpleNamespace:
+    """Return the guarded C++ functions of a loaded library as attributes.
+
+    What the C++ types promise not to write is declared to the loader, which then passes read-only
+    memory without a copy.
+
+    Raises
+    ------
+    AttributeError
+        The library exports no such function.
+    """
+    found: dict[str, Any] = {}
+    for kernel in kernels:
+        reads = [a.name for a in kernel.arguments if a.kind == "tensor" and a.writes is False]
+        library.declare_read_only(kernel.export, reads)
+        found[kernel.export] = library[kernel.export]
+    return SimpleNamespace(**found)
 
 
 def define_operators(

@@ -19,6 +19,7 @@ __all__ = [
     "Argument",
     "BackwardCall",
     "CellSpec",
+    "Declaration",
     "Derivative",
     "Formula",
     "KernelSpec",
@@ -229,6 +230,9 @@ class OperatorSpec:
         Strided inputs are copied rather than refused.
     origin
         Where the declaration came from, in words.
+    callables
+        Python functions that take part, as ``"package.module:function"``, by what they are:
+        ``autograd``, ``setup_context`` and ``fake``.
     """
 
     name: str
@@ -245,6 +249,7 @@ class OperatorSpec:
     copies: bool
     line: int
     origin: str
+    callables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def namespace(self) -> str:
@@ -282,6 +287,26 @@ class OperatorSpec:
 
 
 @dataclass(frozen=True)
+class Declaration:
+    """An operator without a kernel of its own.
+
+    Attributes
+    ----------
+    name, schema, doc, callables, line
+        As `OperatorSpec` has them.
+    problem
+        What a call raises as RuntimeError; empty where a kernel may still be registered.
+    """
+
+    name: str
+    schema: str
+    doc: str
+    callables: Mapping[str, str]
+    problem: str
+    line: int
+
+
+@dataclass(frozen=True)
 class CellSpec:
     """Everything a cell declares.
 
@@ -295,12 +320,15 @@ class CellSpec:
         Plain kernels bound under their own names.
     skipped
         Functions that are not exported, with the reason.
+    declarations
+        Operators that are declared without a kernel.
     """
 
     cell: str
     operators: tuple[OperatorSpec, ...]
     functions: tuple[KernelSpec, ...]
     skipped: tuple[tuple[str, str], ...] = ()
+    declarations: tuple[Declaration, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
