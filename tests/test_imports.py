@@ -141,6 +141,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
             "dispatch",
             "special",
             "writer",
+            "writer",
             "schema",
             "arguments",
             "tangents",

@@ -13,6 +13,7 @@ from tensorplay.ops.arguments import SCALARS, reject
 from tensorplay.ops.dims import broadcasts_to, is_dense, strides_of
 from tensorplay.ops.elementwise import cast, check_held
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
+from tensorplay.ops.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -197,16 +198,21 @@ def check_no_loss(where: str, value: Any, d: dtype) -> None:
 
 def _filled(x: Any, src: Any) -> Any:
     out = np.empty(x.shape, x.dtype)
-    if not isinstance(src, np.ndarray):
-        src = cast(src, _dtype.from_numpy_dtype(x.dtype))  # the rule has seen that it is held
-    np.copyto(out, src, casting="unsafe")
+    _write(out, src)
     return out
 
 
-_copy = Primitive(
+def _write(x: Any, src: Any) -> None:
+    if not isinstance(src, np.ndarray):
+        src = cast(src, _dtype.from_numpy_dtype(x.dtype))
+    np.copyto(x, src, casting="unsafe")
+
+
+_copy = Writer(
     "copy(Tensor input, Tensor src) -> Tensor",
     "Elements of `src`, broadcast and converted to shape and type of `input`.",
     _filled,
+    write=_write,
     rule=_copy_rule,
     vjp={
         "input": Vjp(lambda g, s: g * 0),

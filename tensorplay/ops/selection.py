@@ -20,6 +20,7 @@ from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.elementwise import broadcast_shapes, cast, check_held, result_type
 from tensorplay.ops.movement import reshape
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
+from tensorplay.ops.writer import Writer
 
 __all__ = ["int_tensor", "mask_tensor", "nonzero", "want_bool", "want_index"]
 
@@ -165,10 +166,11 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
     return np.where(mask, cast(value, _kind(x)), x)
 
 
-masked_fill: Primitive = Primitive(
+masked_fill: Primitive = Writer(
     "masked_fill(Tensor input, Tensor mask, Tensor value) -> Tensor",
     "`value` where `mask` holds, the elements of `input` elsewhere.",
     _masked_fill,
+    write=lambda x, mask, value: np.copyto(x, cast(value, _kind(x)), where=mask),
     rule=_masked_fill_rule,
     vjp={
         "input": Vjp(lambda g, s: masked_fill.apply((g, s.mask, 0)), "mask"),
@@ -374,23 +376,30 @@ def _index_put_rule(x: Spec, indices: Sequence[Any], values: Any, accumulate: bo
 
 
 def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) -> Any:
-    d = _kind(x)
-    check_no_loss("index_put", values, d)
-    if not isinstance(values, np.ndarray):
-        values = cast(values, d)
+    check_no_loss("index_put", values, _kind(x))
     out = x.copy()
-    selection = _selection(indices)
+    _put(out, indices, values, accumulate)
+    return out
+
+
+def _put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) -> None:
+    """Write, or add, `values` into the array `x`."""
+    if not isinstance(values, np.ndarray):
+        values = cast(values, _kind(x))
     try:
         if accumulate:
             _check_indices("index_put", x, indices)
-            _add_at(out, _positions(out.shape, indices), np.asarray(values, out.dtype))
+            values = np.asarray(values, x.dtype)
+            if x.flags.c_contiguous:
+                _add_at(x, _positions(x.shape, indices), values)
+            else:
+                np.add.at(x, _selection(indices), values)
         else:
-            out[selection] = values
+            x[_selection(indices)] = values
     except IndexError:
         index_shape("index_put", x, indices)
         _check_indices("index_put", x, indices)
         raise
-    return out
 
 
 def _only_last(grads: Any, places: Sequence[Any], shape: tuple[int, ...]) -> Any:
@@ -414,11 +423,12 @@ def _grad_of_values(g: Any, s: Any) -> Any:
     return _only_last(grads, places, s.specs["input"].shape)
 
 
-index_put: Primitive = Primitive(
+index_put: Primitive = Writer(
     "index_put(Tensor input, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
     "`input` with `values` written, or added, at integer `indices`; without `accumulate` the last "
     "value of a repeated index stays.",
     _index_put,
+    write=_put,
     rule=_index_put_rule,
     vjp={
         "input": Vjp(

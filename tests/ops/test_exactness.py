@@ -155,7 +155,8 @@ X = tp.tensor([100, 1], dtype=tp.uint8)
     [
         lambda x, n: x // n, lambda x, n: x % n, lambda x, n: n % x, lambda x, n: x**n,
         tp.maximum, tp.minimum, tp.fmod, lambda x, n: tp.where(x > 1, x, n),
-        lambda x, n: x.masked_fill(x > 1, n), lambda x, n: x << n, lambda x, n: tp.pad(x, [1, 1], value=n),
+        lambda x, n: x.masked_fill(x > 1, n), lambda x, n: x << n,
+        lambda x, n: tp.pad(x, [1, 1], value=n),
         lambda x, n: tp.scatter(x, 0, tp.tensor([0]).to(x.device), n),
         lambda x, n: tp.div(x, n, rounding_mode="floor"),
     ],

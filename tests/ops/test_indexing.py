@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -526,3 +527,90 @@ def test_integer_tensor_indexes_saved_for_backward_are_guarded() -> None:
     i[0] = 2
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+# --- what is written, and what is not -------------------------------------------------------------
+
+
+def _peak(call: Any) -> int:
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_writing_a_part_copies_no_more_than_the_part() -> None:
+    x = tp.zeros(1000, 1000)
+    few, mask = tp.tensor([3, 5]), tp.zeros(1000, 1000).bool()
+    rows = tp.ones(2, 1000)
+
+    def number() -> None:
+        x[few] = 1.0
+
+    def values() -> None:
+        x[few] = rows
+
+    def column() -> None:
+        x[:, few] = 2.0
+
+    def part() -> None:
+        x[:500] = 3.0
+
+    def add() -> None:
+        x.index_put_([few], rows, True)
+
+    def whole() -> None:
+        x.fill_(4.0)
+
+    def masked() -> None:
+        x[mask] = 5.0
+
+    for call in (number, values, column, part, add, whole, masked):
+        assert _peak(call) < 200_000, call.__name__
+    assert x.tolist() == tp.full((1000, 1000), 4.0).tolist()
+
+
+@given(
+    st.lists(st.integers(-4, 3), min_size=1, max_size=5),
+    st.booleans(),
+    st.sampled_from(["row-major", "transposed", "reversed", "part"]),
+)
+def test_index_put_in_place_is_the_functional_form(
+    places: list[int], accumulate: bool, layout: str
+) -> None:
+    base = tp.from_numpy(np.arange(32.0).reshape(4, 8))
+    x = {
+        "row-major": lambda: base[:, :4], "transposed": base[:, :4].t,
+        "reversed": lambda: tp.from_numpy(np.arange(16.0).reshape(4, 4)[::-1]),
+        "part": lambda: base[:, ::2],
+    }[layout]()  # fmt: skip
+    index, values = tp.tensor(places), tp.rand(len(places), 4, dtype=tp.float64)
+    expected = x.index_put([index], values, accumulate)
+    assert x.index_put_([index], values, accumulate) is x
+    np.testing.assert_allclose(x.numpy(), expected.numpy())
+
+
+def test_values_and_indices_in_the_memory_that_is_written() -> None:
+    x = tp.tensor([0, 1, 2, 3])
+    x[x[1:]] = x[:3]
+    assert x.tolist() == [0, 0, 1, 2]
+    y = tp.tensor([3, 2, 1, 0])
+    y[y] = tp.tensor([1, 1, 1, 1])
+    assert y.tolist() == [1, 1, 1, 1]
+    z = tp.arange(6.0)
+    z[1:] = z[:-1]
+    assert z.tolist() == [0, 0, 1, 2, 3, 4]
+
+
+def test_a_write_that_fails_writes_nothing() -> None:
+    x = tp.zeros(4)
+    with pytest.raises(IndexError, match="out of bounds"):
+        x[tp.tensor([0, 1, 9])] = 1.0
+    with pytest.raises(IndexError, match="out of bounds"):
+        x.index_put_([tp.tensor([0, 9])], tp.ones(2), True)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        x[tp.tensor([0, 1])] = tp.ones(3)
+    assert x.tolist() == [0, 0, 0, 0]
+    assert x._version == 0
