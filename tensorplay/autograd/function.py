@@ -6,20 +6,23 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from tensorplay._tensor import Tensor, spec_of
-from tensorplay.autograd import forward_ad, grad_mode
+from tensorplay._tensor import Tensor, inference_threads, spec_of
+from tensorplay.autograd import anomaly_mode, forward_ad, grad_mode
 from tensorplay.autograd.batched import BatchedTensor
 from tensorplay.autograd.function_batching import (
     apply_by_generated_rule,
     apply_rule,
     refuse,
 )
-from tensorplay.autograd.function_context import FunctionContext, FunctionNode
+from tensorplay.autograd.function_context import FunctionContext, FunctionNode, record_one
 from tensorplay.autograd.inplace import ViewOfInput, check_writable, rebase_history
 
 __all__ = ["Function", "FunctionContext", "FunctionNode", "once_differentiable"]
+
+
+_MISS: Final = object()
 
 
 class Function:
@@ -130,6 +133,10 @@ class Function:
             A tensor marked dirty is a leaf that requires grad, or was not returned.
         """
         separate = cls.setup_context is not Function.setup_context
+        if not kwargs and not inference_threads and not anomaly_mode.state.enabled:
+            found = _apply_plainly(cls, args, separate=separate)
+            if found is not _MISS:
+                return found
         given = len(args) + len(kwargs)
         args, keywords = _bind(cls.forward, args, kwargs, separate=separate)
         inputs = (*args, *keywords.values())
@@ -140,14 +147,80 @@ class Function:
         recording = grad_mode.state.enabled and any(ctx.needs_input_grad)
         with grad_mode.no_grad(), forward_ad.without_tangents(tensors) as tangents:
             output = cls._call(ctx, args, keywords)
-        results = output if isinstance(output, (tuple, list)) else (output,)
-        _check_dirty(cls.__name__, ctx, tensors, results, recording=recording)
-        outputs = _own_outputs(cls.__name__, ctx, tensors, results, recording=recording)
-        if recording:
-            _record(cls, ctx, inputs, given, results, outputs)
+        outputs = _finish(cls, ctx, inputs, given, output, recording=recording)
         if any(t is not None for t in tangents):
             _push_forward(cls, ctx, inputs, tensors, tangents, outputs)
         return tuple(outputs) if isinstance(output, (tuple, list)) else outputs[0]
+
+
+def _finish(
+    cls: type[Function],
+    ctx: FunctionContext,
+    inputs: Sequence[Any],
+    given: int,
+    output: Any,
+    *,
+    recording: bool,
+) -> list[Any]:
+    """Return the outputs of `forward` as tensors of their own, recorded if they are to be."""
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    results = output if isinstance(output, (tuple, list)) else (output,)
+    _check_dirty(cls.__name__, ctx, tensors, results, recording=recording)
+    outputs = _own_outputs(cls.__name__, ctx, tensors, results, recording=recording)
+    if recording:
+        _record(cls, ctx, inputs, given, results, outputs)
+    return outputs
+
+
+def _apply_plainly(cls: type[Function], args: tuple[Any, ...], *, separate: bool) -> Any:
+    """Run a call whose arguments are plain tensors and other things, the commonest one.
+
+    Returns `_MISS` for others, before anything ran.
+    """
+    needs: list[bool] = []
+    recording = False
+    for x in args:
+        if x.__class__ is Tensor:
+            if x._tangent is not None:
+                return _MISS
+            if x._requires_grad:
+                recording = True
+            needs.append(x._requires_grad)
+        elif isinstance(x, Tensor):
+            return _MISS  # batched, or of a subclass
+        else:
+            needs.append(False)
+    if separate and len(args) < _signature(cls.forward)[1]:
+        return _MISS  # defaults are to be filled in
+    mode = grad_mode.state
+    ctx = FunctionContext(tuple(needs))
+    before = mode.enabled
+    mode.enabled = False
+    try:
+        if separate:
+            output = cls.forward(*args)
+            cls.setup_context(ctx, args, output)
+        else:
+            output = cls.forward(ctx, *args)
+    finally:
+        mode.enabled = before
+    recording = recording and before
+    if (
+        output.__class__ is Tensor
+        and output._base is None
+        and output._grad_fn is None
+        and not output._requires_grad
+        and not ctx._dirty
+        and not ctx._non_differentiable
+        and output._dtype.is_differentiable
+        and not any(x is output or getattr(x, "_base", None) is output for x in args)
+    ):
+        if recording:
+            node = FunctionNode(f"{cls.__name__}Backward", ctx, cls._formula(), args)
+            record_one(node, output)
+        return output
+    outputs = _finish(cls, ctx, args, len(args), output, recording=recording)
+    return tuple(outputs) if isinstance(output, (tuple, list)) else outputs[0]
 
 
 @functools.lru_cache(maxsize=256)

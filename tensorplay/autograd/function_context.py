@@ -12,7 +12,10 @@ from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.graph import FREED, Node, SavedTensor, edge_of
 
-__all__ = ["FunctionContext", "FunctionNode", "zeros_of"]
+__all__ = ["FunctionContext", "FunctionNode", "record_one", "zeros_of"]
+
+
+_PLAIN = frozenset({int, float, bool, str, type(None)})
 
 
 class FunctionContext:
@@ -138,6 +141,29 @@ class FunctionContext:
         self._to_save = ()
         for name, value in list(self.__dict__.items()):
             if any(self._is_computed(t, numbers) for t in _tensors_of(value)):
+                self._computed[name] = self.__dict__.pop(name)
+
+    def _keep_for_one(self, node: Node, output: Tensor) -> None:
+        """Do what `_keep` does for one output that is no input."""
+        self._node = weakref.ref(node)
+        if not self._to_save and not self.__dict__:
+            self._saved = []
+            return
+        ids = self._input_ids
+        self._saved = [
+            None if t is None
+            else SavedTensor(t, 0) if t is output
+            else SavedTensor(
+                t,
+                computed=not t._requires_grad and id(t) not in ids and t._dtype.is_differentiable,
+            )
+            for t in self._to_save
+        ]  # fmt: skip
+        self._to_save = ()
+        for name, value in list(self.__dict__.items()):
+            if value.__class__ not in _PLAIN and any(
+                self._is_computed(t, {id(output): 0}) for t in _tensors_of(value)
+            ):
                 self._computed[name] = self.__dict__.pop(name)
 
     def _is_computed(self, tensor: Tensor, outputs: Mapping[int, int]) -> bool:
@@ -279,7 +305,7 @@ class FunctionNode(Node):
         """Call the formula and check how much it returns."""
         ctx = self.ctx
         arguments = list(grads)
-        if ctx._materialize:
+        if ctx._materialize and (self.zeros or None in arguments):
             for number, spec in enumerate(self.outputs):
                 shape = self.zeros.get(number) if spec is None else spec
                 if arguments[number] is None and shape is not None:
@@ -292,6 +318,8 @@ class FunctionNode(Node):
         if not isinstance(results, (tuple, list)):
             results = (results,)
         count = len(self.edges)
+        if len(results) == count and all(self.edges):
+            return list(results)  # one for each, and all are wanted
         if len(results) < self.given or any(x is not None for x in results[count:]):
             message = (
                 f"function {self._name} returned an incorrect number of gradients "
@@ -309,6 +337,13 @@ class FunctionNode(Node):
     def release(self) -> None:
         """Free the saved tensors."""
         self.ctx._free()
+
+
+def record_one(node: FunctionNode, output: Tensor) -> None:
+    """Make `node` the history of its only output, a new differentiable tensor."""
+    node.outputs = (Spec(output._array.shape, output._dtype),)
+    node.ctx._keep_for_one(node, output)
+    output._grad_fn, output._output_nr, output._requires_grad = node, 0, True
 
 
 def zeros_of(spec: Spec) -> Tensor:

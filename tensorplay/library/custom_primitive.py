@@ -11,7 +11,7 @@ from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.function import FunctionContext, FunctionNode
-from tensorplay.autograd.function_context import zeros_of
+from tensorplay.autograd.function_context import record_one, zeros_of
 from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient, flat_gradients
@@ -39,9 +39,11 @@ class CustomPrimitive(Primitive):
         self.checks_writes = False
         # One attribute, so that a call sees formula and set-up of one registration.
         self.gradient: Gradient | None = None
+        self._made_formula: tuple[Gradient, Callable[..., Any]] | None = None
         super().__init__(str(schema), doc, self._on_arrays, rule=self._on_specs, method=False)
         self.qualname = schema.full_name
         arguments = self.schema.arguments
+        self._node_name = node_name(self.name)
         self.positional = sum(not a.kwarg_only for a in arguments)
         # Lists of numbers reach the kernel as lists, those of a declared size as tuples.
         self._lists = [
@@ -215,6 +217,28 @@ class CustomPrimitive(Primitive):
             )
         raise NotImplementedError(message)
 
+    def record_plainly(self, args: tuple[Any, ...], out: Tensor) -> None:
+        """Do what `_record` does for one new tensor from arguments that are no lists."""
+        gradient = self.gradient
+        if gradient is NOT_DIFFERENTIABLE or not out._dtype.is_differentiable:
+            return
+        ctx = FunctionContext(tuple([x.__class__ is Tensor and x._requires_grad for x in args]))
+        if gradient is None:
+            formula = self._no_formula
+        else:
+            formula = self._formula(gradient)
+            if gradient.setup_context is not None:
+                with grad_mode.no_grad():
+                    gradient.setup_context(ctx, args, out)
+        record_one(FunctionNode(self._node_name, ctx, formula, args), out)
+
+    def _formula(self, gradient: Gradient) -> Callable[..., Any]:
+        """Return the formula of `gradient` for the engine, the same one for all calls."""
+        known = self._made_formula
+        if known is None or known[0] is not gradient:
+            known = self._made_formula = gradient, gradient.formula_of(self)
+        return known[1]
+
     def _record(self, values: list[Any], outs: tuple[Any, ...]) -> None:
         written = self._written(values)
         fresh = self._fresh(outs, written)
@@ -224,7 +248,7 @@ class CustomPrimitive(Primitive):
         if any(t._dtype.is_differentiable for t in fresh):
             needs = self._needs(values, lambda t: t.requires_grad)
             ctx, formula = self._context(gradient, values, outs, needs)
-            node = FunctionNode(node_name(self.name), ctx, formula, self._flat(values))
+            node = FunctionNode(self._node_name, ctx, formula, self._flat(values))
             node.outputs = [spec_of(t) if t._dtype.is_differentiable else None for t in fresh]
             ctx._keep(node, fresh)
             for number, tensor in enumerate(fresh):
@@ -236,8 +260,9 @@ class CustomPrimitive(Primitive):
             if tensor._dtype.is_differentiable:
                 # Its own history first, then those of what was read: the node must be reached.
                 inputs = [tensor, *(x for x in self._flat(values) if x is not tensor)]
-                name, ctx = node_name(self.name), FunctionContext(())
-                broken = FunctionNode(name, ctx, self._no_formula, inputs)
+                broken = FunctionNode(
+                    self._node_name, FunctionContext(()), self._no_formula, inputs
+                )
                 broken.outputs = [spec_of(tensor)]
                 rebase_history(tensor, broken)
 

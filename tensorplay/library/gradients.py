@@ -35,6 +35,24 @@ class Gradient:
         else:
             function(ctx, inputs, output, keyword_only_inputs=keywords)
 
+    def formula_of(self, primitive: Primitive) -> Callable[..., Any]:
+        """Return ``formula(ctx, *grads)`` for calls without lists and keyword-only arguments."""
+        backward = self.backward
+        arguments = primitive.schema.arguments
+        numbers = [i for i, a in enumerate(arguments) if not a.type.is_tensor]
+
+        def formula(ctx: Any, *grads: Any) -> Any:
+            found = backward(ctx, *grads)
+            if (
+                found.__class__ is tuple
+                and len(found) == len(arguments)
+                and not any(found[i] is not None for i in numbers)
+            ):
+                return found
+            return flat_gradients(primitive, found, list(ctx.needs_input_grad))
+
+        return formula
+
 
 def _never(*_: Any) -> Any:
     message = "a result that is declared not differentiable has no history"

@@ -9,6 +9,7 @@ plainly a tensor on memory of its own.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -125,9 +126,10 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
         *[f"            and ({condition})" for condition in own],
         "        ):",
         "            if recording and needs:",
-        # The kernel may keep its tensor; the one that gets a history is another.
-        "                out = out.detach()",
-        "                primitive._record(list(args), (out,))",
+        # The kernel may keep its tensor; then the one that gets a history is another.
+        "                if references(out) > 2:",
+        "                    out = out.detach()",
+        "                primitive.record_plainly(args, out)",
         "            return out",
         f"    out = primitive.checked(out, list(args), [{inner}])",
         "    if recording and needs:",
@@ -142,6 +144,7 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
         "mode": grad_mode.state,
         "ndarray": np.ndarray,
         "primitive": primitive,
+        "references": sys.getrefcount,
         "special": inference_threads,
     }
     exec("\n".join(lines), scope)  # noqa: S102  (text made above, of numbered names only)
