@@ -1,8 +1,8 @@
 """Exchange of memory with other libraries: DLPack both ways, and NumPy arrays.
 
-NumPy does the work; this module adds what NumPy leaves out: bfloat16 (exported as uint16 with the
-type patched in the capsule), capsules passed by themselves, and memory that an old capsule without
-a read-only flag would give away for writing.
+NumPy does the work; this module adds what NumPy leaves out: bfloat16 and float8 (exported as
+unsigned integers with the type patched in the capsule), capsules passed by themselves, and memory
+that an old capsule without a read-only flag would give away for writing.
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ if TYPE_CHECKING:
 
 __all__ = ["from_dlpack", "from_numpy", "to_dlpack", "writable_alias"]
 
-BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
-K_DL_UINT, K_DL_BFLOAT = 1, 4
+K_DL_UINT: Final = 1
+# DLPack's codes of the types that NumPy does not export; those of 8 bits came with version 1.1.
+CODES: Final = {
+    np.dtype(ml_dtypes.bfloat16): 4,
+    np.dtype(ml_dtypes.float8_e4m3fn): 10,
+    np.dtype(ml_dtypes.float8_e4m3fnuz): 11,
+    np.dtype(ml_dtypes.float8_e5m2): 12,
+    np.dtype(ml_dtypes.float8_e5m2fnuz): 13,
+}
 LEGACY, VERSIONED = b"dltensor", b"dltensor_versioned"
-VERSION: Final = (1, 0)
+VERSION: Final = (1, 1)
 
 _get_name = ctypes.pythonapi.PyCapsule_GetName
 _get_name.restype, _get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -152,14 +159,18 @@ def _dlpack(
         )
         raise BufferError(message)
     options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
-    if array.dtype != BFLOAT16:
+    code = CODES.get(array.dtype)
+    if code is None:
         return (
             array.__dlpack__(**options)
             if any(v is not None for v in options.values())
             else (array.__dlpack__())
         )
-    capsule = array.view(np.uint16).__dlpack__(**options)
-    _tensor_of(capsule).code = K_DL_BFLOAT
+    capsule = array.view(f"u{array.itemsize}").__dlpack__(**options)
+    _tensor_of(capsule).code = code
+    if array.itemsize == 1 and _get_name(capsule) == VERSIONED:
+        header = _VersionedHeader.from_address(_get_pointer(capsule, VERSIONED))
+        header.minor = max(header.minor, 1)
     return capsule
 
 
@@ -235,14 +246,15 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
             f"{fields.device_type}. Copy it to the cpu first."
         )
         raise BufferError(message)
-    is_bfloat16 = (fields.code, fields.bits, fields.lanes) == (K_DL_BFLOAT, 16, 1)
-    if is_bfloat16:
+    code = fields.code
+    kind = (code, fields.bits, fields.lanes)
+    narrow = next((d for d, c in CODES.items() if kind == (c, 8 * d.itemsize, 1)), None)
+    if narrow is not None:
         fields.code = K_DL_UINT
     try:
         array = np.from_dlpack(_Capsule(capsule))
     except (RuntimeError, BufferError) as error:
-        if is_bfloat16:  # the capsule was not consumed: as it came
-            fields.code = K_DL_BFLOAT
+        fields.code = code  # the capsule was not consumed: as it came
         message = (
             f"[from_dlpack] unsupported dlpack dtype: code {fields.code}, {fields.bits} bits, "
             f"{fields.lanes} lanes ({error})."
@@ -250,8 +262,8 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
         raise BufferError(message) from error
     if name == LEGACY and not array.flags.writeable:
         array = writable_alias(array)
-    if is_bfloat16:
-        array = array.view(BFLOAT16)
+    if narrow is not None:
+        array = array.view(narrow)
     if not array.flags.writeable and copy is False:
         message = "[from_dlpack] the memory must not be written, and copy=False forbids a copy."
         raise BufferError(message)

@@ -16,7 +16,8 @@ from tensorplay._tensor import wrap
 
 DTYPES = [tp.bool, tp.uint8, tp.int8, tp.int16, tp.int32, tp.int64, tp.uint16, tp.uint32,
           tp.uint64, tp.float16, tp.bfloat16, tp.float32, tp.float64, tp.complex64,
-          tp.complex128]  # fmt: skip
+          tp.complex128, tp.float8_e4m3fn, tp.float8_e4m3fnuz, tp.float8_e5m2,
+          tp.float8_e5m2fnuz]  # fmt: skip
 
 
 class Exporter:
@@ -94,6 +95,29 @@ def test_a_capsule_is_used_once(dtype: tp.dtype, options: Any) -> None:
     assert tp.from_dlpack(capsule).dtype is dtype
     with pytest.raises(ValueError, match="already been consumed"):
         tp.from_dlpack(capsule)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code", "bits"),
+    [(tp.bfloat16, 4, 16), (tp.float8_e4m3fn, 10, 8), (tp.float8_e4m3fnuz, 11, 8),
+     (tp.float8_e5m2, 12, 8), (tp.float8_e5m2fnuz, 13, 8), (tp.bool, 6, 8), (tp.complex64, 5, 64)],
+)  # fmt: skip
+@pytest.mark.parametrize("name", [b"dltensor", b"dltensor_versioned"])
+def test_codes_of_types_are_those_of_the_specification(
+    dtype: tp.dtype, code: int, bits: int, name: bytes
+) -> None:
+    versioned = name == b"dltensor_versioned"
+    capsule = tp.ones(2, dtype=dtype).__dlpack__(max_version=(1, 1) if versioned else None)
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    get_pointer.restype = ctypes.c_void_p
+    address = get_pointer(capsule, name)
+    at = address + (32 if versioned else 0) + 20
+    assert ctypes.c_uint8.from_address(at).value == code
+    assert ctypes.c_uint8.from_address(at + 1).value == bits
+    if versioned:  # types of 8 bits came with version 1.1
+        minor = ctypes.c_uint32.from_address(address + 4).value
+        assert minor >= (1 if code >= 10 else 0)
 
 
 def test_the_memory_lives_as_long_as_its_users() -> None:
