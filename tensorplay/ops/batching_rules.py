@@ -361,13 +361,14 @@ _register(_index_add, "index_add")
 
 
 def _unfold_adjoint(call: Call) -> Any:
-    ndim = len(call["shape"])
-    if not ndim:
-        raise NoRule
+    shape = tuple(call["shape"])
+    if not shape:  # a number has one window at most, of itself
+        only: Any = call.full("input")
+        return only.sum(-1)
     return call.run(
         input=call.full("input"),
-        shape=(*call.sizes, *call["shape"]),
-        dimension=call.shifted(call["dimension"], ndim),
+        shape=(*call.sizes, *shape),
+        dimension=call.shifted(call["dimension"], len(shape)),
     )
 
 

@@ -98,6 +98,102 @@ def test_indices_that_differ_between_the_samples():
     np.testing.assert_allclose(found.numpy(), np.stack([x.numpy()[:, r] for r in i.numpy()]))
 
 
+def test_a_number_of_each_sample_as_an_index():
+    x, n = numbers(3, 4), tp.tensor([2, 0, 3])
+    np.testing.assert_array_equal(vmap(lambda a, i: a[i])(x, n).numpy(), x.numpy()[range(3), n])
+    np.testing.assert_array_equal(vmap(lambda i: x[1, i])(n).numpy(), x.numpy()[1, n.numpy()])
+    np.testing.assert_array_equal(vmap(lambda i: x[:, i])(n).numpy(), x.numpy()[:, n.numpy()].T)
+    np.testing.assert_array_equal(
+        vmap(lambda a, i: a[None, i])(x, n - 4).numpy(), x.numpy()[range(3), n - 4][:, None]
+    )
+
+    def written(a, i):
+        b = a.clone()
+        b[i] = 9.0
+        return b
+
+    expected = x.numpy().copy()
+    expected[range(3), n] = 9
+    np.testing.assert_array_equal(vmap(written)(x, n).numpy(), expected)
+    y = x.clone().requires_grad_()
+    vmap(lambda a, i: a[i] * a[i])(y, n).sum().backward()
+    gradient = np.zeros((3, 4))
+    gradient[range(3), n] = 2 * x.numpy()[range(3), n]
+    np.testing.assert_allclose(y.grad.numpy(), gradient)
+    with pytest.raises(IndexError, match="out of"):
+        vmap(lambda a, i: a[i])(x, n + 1)
+    with pytest.raises(RuntimeError, match="vmap: the elements"):
+        vmap(lambda a, b: a[b])(x, n > 0)  # how many elements a mask picks depends on it
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda a, i, j: a[i],
+        lambda a, i, j: a[:, i],
+        lambda a, i, j: a[..., i],
+        lambda a, i, j: a[i, j],
+        lambda a, i, j: a[:, i, j],
+        lambda a, i, j: a[i, :, j],
+        lambda a, i, j: a[i, 1:, j],
+        lambda a, i, j: a[j[:, None], i],
+        lambda a, i, j: tp.index_select(a, 1, i),
+    ],
+)
+@pytest.mark.parametrize("batched", [(0, 0, 0), (0, None, None), (None, 0, 0), (0, 0, None)])
+def test_indices_of_each_sample_anywhere(pick, batched):
+    a = numbers(4, 3, 3, 3)
+    i, j = tp.tensor([[0, 1], [2, 2], [1, 0], [0, 0]]), tp.tensor([[2, 0], [0, 1], [1, 1], [2, 2]])
+    given = [x if d == 0 else x[1] for x, d in zip((a, i, j), batched, strict=True)]
+    leaf = given[0].clone().requires_grad_()
+    found = vmap(pick, batched)(leaf, *given[1:])
+    found.exp().sum().backward()
+    twin = given[0].clone().requires_grad_()
+    rows = [
+        pick(*[x[n] if d == 0 else x for x, d in zip((twin, *given[1:]), batched, strict=True)])
+        for n in range(4)
+    ]
+    expected = tp.stack(rows)
+    expected.exp().sum().backward()
+    np.testing.assert_array_equal(found.detach().numpy(), expected.detach().numpy())
+    np.testing.assert_allclose(leaf.grad.numpy(), twin.grad.numpy())
+
+
+@pytest.mark.parametrize(
+    ("place", "shape"), [((0,), (2, 3, 3)), ((1,), (3, 2, 3)), ((0, 2), (2, 3)), ((1,), (3,))]
+)
+def test_writes_at_indices_of_each_sample(place, shape):
+    a, values = numbers(4, 3, 3, 3), numbers(4, *shape, seed=1)
+    i = tp.tensor([[0, 1], [2, 0], [1, 0], [0, 2]])
+
+    def function(x, index, value):
+        y = x.clone()
+        y[tuple(index if d in place else slice(None) for d in range(3))] = value
+        return y
+
+    for value in (values, None):
+        own = [values[0] if value is None else values[n] for n in range(4)]
+        found = vmap(function, (0, 0, None if value is None else 0))(
+            a, i, values[0] if value is None else values
+        )
+        rows = [function(a[n], i[n], own[n]) for n in range(4)]
+        np.testing.assert_array_equal(found.numpy(), tp.stack(rows).numpy())
+
+
+def test_losses_check_all_samples():
+    x, target = numbers(4, 2, 3), tp.tensor([[0, 2], [1, -100], [2, 2], [0, 1]])
+    for loss in (tp.cross_entropy, tp.nll_loss):
+        rows = [loss(x[n], target[n]).item() for n in range(4)]
+        np.testing.assert_allclose(vmap(loss)(x, target).numpy(), rows)
+    with pytest.raises(IndexError, match="out of bounds"):
+        vmap(tp.nll_loss)(x, target + 1)
+    p = tp.full((4, 2), 0.5)
+    vmap(tp.binary_cross_entropy)(p, p)
+    p[3, 1] = 1.5
+    with pytest.raises(RuntimeError, match="between 0 and 1"):
+        vmap(tp.binary_cross_entropy)(p, tp.ones(4, 2))
+
+
 def test_types_of_scalar_samples():
     x = tp.ones(3, dtype=tp.float64)
     w = tp.ones(2, dtype=tp.float32)

@@ -7,7 +7,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay.func import vmap
-from tensorplay.ops import OPERATORS, Primitive
+from tensorplay.ops import OPERATORS, Primitive, batching
 from tensorplay.ops.batching_rules import RULES, SAMPLE_BY_SAMPLE, batched_with
 from tests.ops.sampling import cases, tensors_of
 
@@ -142,3 +142,26 @@ def test_two_levels(case):
         found = vmap(inner)(tp.stack([tp.stack(s) for s in second]))
         rows = [expected(case, [s]) for s in second]
     compare(case, arrays(found), [np.stack(column) for column in zip(*rows, strict=True)])
+
+
+def test_samples_are_computed_one_by_one_only_where_said(monkeypatch):
+    looped = set()
+    one_by_one = batching._one_by_one
+
+    def recorded(operator, *rest):
+        looped.add(operator.name)
+        return one_by_one(operator, *rest)
+
+    monkeypatch.setattr(batching, "_one_by_one", recorded)
+    for parameters in cases():
+        case = parameters.values[0]
+        if case.operator.name in RANDOM | READS_VALUES | set(DEPENDS_ON_VALUES):
+            continue
+        columns = [variants(t, matrix=is_matrix(case)) for t in given(case)]
+        if columns and case.name not in REFUSED:
+            vmap(lambda *tensors, c=case: call(c, tensors))(*[tp.stack(c) for c in columns])
+            for position in range(len(columns)):  # one argument alone
+                in_dims = tuple(0 if n == position else None for n in range(len(columns)))
+                inputs = [tp.stack(c) if n == position else c[0] for n, c in enumerate(columns)]
+                vmap(lambda *tensors, c=case: call(c, tensors), in_dims)(*inputs)
+    assert looped <= set(SAMPLE_BY_SAMPLE)
