@@ -92,6 +92,7 @@ cat = Primitive(
     jvp="linear",
     check_first=False,
     method=False,
+    out=True,
     aliases=("concat", "concatenate"),
     samples=_several(
         _pairs((2, 3), (1, 3)),
@@ -132,6 +133,7 @@ stack = Primitive(
     jvp="linear",
     check_first=False,
     method=False,
+    out=True,
     samples=_several(
         _pairs((2, 3), (2, 3)),
         _pairs((2,), (2,), (2,), rest=(-1,)),

@@ -106,7 +106,9 @@ class Operator:
         where = self.schema.qualname
         if not isinstance(out, Tensor):
             reject(where, "out", "Tensor", out)
-        tensors = [x for x in (*args, out) if isinstance(x, Tensor)]
+        relevant, _, _ = self._call_of(args)
+        lists = (x if isinstance(x, (list, tuple)) else (x,) for x in (*relevant, out))
+        tensors = [x for members in lists for x in members if isinstance(x, Tensor)]
         if any(x._tangent is not None for x in tensors):
             raise NotImplementedError(
                 f"[{where}] no forward mode because it is an out= function. Leave out= away."

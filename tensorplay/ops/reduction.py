@@ -130,6 +130,7 @@ def reduction(
         if not nonempty:
             yield Sample((make(0, 3), 0), name="empty")
 
+    options.setdefault("out", True)
     return Primitive(
         schema,
         doc,
@@ -398,6 +399,7 @@ def _arg_extreme(name: str, doc: str, function: Callable[..., Any]) -> Primitive
         doc,
         impl,
         rule=rule,
+        out=True,
         samples=lambda make: [
             Sample((make(2, 3),), name="all"),
             Sample((make(2, 3), -1, True), name="kept"),
@@ -646,6 +648,7 @@ norm = Primitive(
     rule=_norm_rule,
     vjp={"input": Vjp(_norm_grad, "input", "out")},
     check_first=False,
+    out=True,
     samples=lambda make: [
         Sample((make(2, 3),), name="all"),
         Sample((make(2, 3, 2, avoid=(0.0,)), 1, (0, 2)), name="1"),

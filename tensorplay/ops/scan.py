@@ -47,6 +47,7 @@ def _running(name: str, doc: str, function: np.ufunc, vjp: Vjp, *, jvp: Any = No
         jvp=jvp,
         check_first=False,
         inplace=True,
+        out=True,
         samples=lambda make: [
             Sample((make(5), 0), name="vector"),
             Sample((make(2, 5, 2), 1), name="middle"),

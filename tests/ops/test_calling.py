@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tensorplay as tp
 from tensorplay.autograd import forward_ad
+from tensorplay.ops import OPERATORS
+from tests.ops.sampling import Maker
 
 X = tp.arange(6.0).reshape(2, 3)
 
@@ -27,6 +30,47 @@ def test_results_are_written_into_out() -> None:
     square = tp.zeros(2, 2, dtype=tp.float64)
     tp.matmul(X, X.t(), out=square)  # a wider type takes it
     assert square.tolist() == (X @ X.t()).tolist()
+
+
+@pytest.mark.parametrize("name", [n for n, o in OPERATORS.items() if o.out])
+def test_every_operator_with_out_writes_there(name: str) -> None:
+    operator = OPERATORS[name]
+    assert operator.samples is not None
+    make = Maker(name)
+    for sample in operator.samples(lambda *a, **k: make(*a, **{**k, "requires_grad": False})):
+        expected = operator.function(*sample.args, **sample.kwargs)
+        # With gaps, so that elements that are not written show.
+        wide = tp.zeros(*expected.shape, 2, dtype=expected.dtype)
+        out = wide[..., 0]
+        assert operator.function(*sample.args, **sample.kwargs, out=out) is out
+        np.testing.assert_array_equal(out.numpy(), expected.numpy())
+        assert not wide[..., 1].any()
+
+
+REDUCTIONS = {
+    *("sum", "mean", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "count_nonzero"),
+    *("var", "std", "logsumexp", "norm", "cumsum", "cumprod"),
+}
+
+
+def test_reductions_have_out() -> None:
+    assert {n for n in REDUCTIONS if not OPERATORS[n].out} == set()
+
+
+@pytest.mark.parametrize(
+    "call", [lambda x, out: tp.sum(x, 0, out=out), lambda x, out: tp.cat([x[0], x[1]], out=out)]
+)
+def test_out_of_reductions_and_joins_refuses_derivatives_and_shapes(call) -> None:
+    leaf = tp.ones(2, 3, requires_grad=True)
+    right = call(leaf.detach(), None).clone()
+    with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+        call(leaf, right)
+    with tp.no_grad():
+        assert call(leaf, right) is right
+    with pytest.raises(RuntimeError, match="shape of the result"):
+        call(leaf.detach(), tp.empty(9))
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        call(leaf.detach(), right.long())
 
 
 def test_out_may_be_an_argument_and_a_view() -> None:
