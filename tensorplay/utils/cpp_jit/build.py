@@ -23,7 +23,7 @@ from tensorplay.utils.cpp_jit.commands import shared_suffix
 from tensorplay.utils.cpp_jit.compile import Product, Source, Unit, compile_unit
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic
 from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, MissingToolError
-from tensorplay.utils.cpp_jit.flags import checked
+from tensorplay.utils.cpp_jit.flags import Options
 from tensorplay.utils.cpp_jit.inputs import unseen
 from tensorplay.utils.cpp_jit.source import scan
 from tensorplay.utils.cpp_jit.store import (
@@ -207,28 +207,39 @@ def build_source(
         It is not in the cache and there is no compiler.
     """
     named = {exports: ""} if isinstance(exports, str) else exports
-    unit = Unit(
-        name=name,
-        source=source,
-        exports=dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, ""),
-        generated=generated,
-        preamble=preamble,
-        cflags=checked("extra_cflags", extra_cflags),
-        ldflags=checked("extra_ldflags", extra_ldflags),
-        include_paths=tuple(str(Path(path).absolute()) for path in extra_include_paths or ()),
+    options = Options.of(
+        cflags=extra_cflags,
+        ldflags=extra_ldflags,
+        include_paths=extra_include_paths,
+        build_directory=build_directory,
     )
-    request = _request_of(unit)
-    cache = cache_at(build_directory) if build_directory is not None else default_cache()
+    listed = dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, "")
+    return build_text(Unit(name, source, listed, generated, preamble, options))
+
+
+def build_text(unit: Unit) -> Build:
+    """Build a unit into a library or an object file, or find it in the cache."""
 
     def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
-        return compile_unit(unit, work, compiler, cache)
+        return compile_unit(unit, work, compiler, cache, link=not unit.options.is_object)
 
-    return find_or_build(name, request, cache, produce, lambda: facts_of(unit))
+    cache = chosen_cache(unit.options)
+    return find_or_build(unit.name, _request_of(unit), cache, produce, lambda: facts_of(unit))
+
+
+def chosen_cache(options: Options) -> Cache:
+    """Return the cache in the caller's folder, else the person's."""
+    return cache_at(options.build_directory) if options.build_directory else default_cache()
+
+
+def request_of(options: Options) -> list[Any]:
+    """Return what options ask for: all but where the result is kept."""
+    return list(dataclasses.astuple(dataclasses.replace(options, build_directory="")))
 
 
 def _request_of(unit: Unit) -> str:
     quoted = any(map(_LOCAL_INCLUDE.search, (unit.preamble, unit.source.text, unit.generated)))
-    native = any("native" in flag for flag in unit.cflags)
+    native = any("native" in flag for flag in unit.options.cflags)
     return digest(
         f"unit {FORMAT}",
         unit.name,
@@ -237,7 +248,7 @@ def _request_of(unit: Unit) -> str:
         str(unit.source.first_line),
         unit.generated,
         unit.preamble,
-        json.dumps([unit.exports, unit.cflags, unit.ldflags, unit.include_paths]),
+        json.dumps([unit.exports, *request_of(unit.options)]),
         str(Path.cwd()) if quoted else "",
         toolchain.processor() if native else "",
         toolchain.environment_key(),
@@ -265,7 +276,7 @@ def facts_of(unit: Unit) -> dict[str, Any]:
     leaves = found.leaves_pointers or generated.leaves_pointers or hidden
     # Threads of OpenMP wait in its library, and those of other libraries may too, which would be
     # unloaded with the last library that needs them.
-    threaded = any("openmp" in flag or "pthread" in flag for flag in unit.cflags)
+    threaded = any("openmp" in flag or "pthread" in flag for flag in unit.options.cflags)
     names = [function.name for function in functions]
     return {
         "signatures": {
@@ -275,15 +286,16 @@ def facts_of(unit: Unit) -> dict[str, Any]:
         },
         "docs": {name: doc for name, doc in unit.exports.items() if doc},
         "stateful": found.stateful or generated.stateful or hidden,
-        "unloadable": not (leaves or unit.ldflags or threaded),
+        "unloadable": not (leaves or unit.options.ldflags or threaded),
         "inputs": {
             "the source": digest(unit.source.text),
             "the name or first line of the source": [unit.shown_name, unit.source.first_line],
             "the generated code": digest(unit.preamble, unit.generated),
             "the exports": unit.exports,
-            "the compiler flags": unit.cflags,
-            "the linker flags": unit.ldflags,
-            "the include paths": unit.include_paths,
+            "the compiler flags": unit.options.cflags,
+            "the linker flags": unit.options.ldflags,
+            "the name of the output": unit.options.output,
+            "the include paths": unit.options.include_paths,
             **common_inputs(),
         },
     }
@@ -433,7 +445,14 @@ def _publish(
     library = product.output or f"{safe_name(name)}-{key[:12]}{shared_suffix()}"
     (work / product.library).rename(work / library)
     for leftover in work.iterdir():
-        if leftover.suffix in {".d", ".o", ".obj", ".cubin", ".rsp", ".exp"}:
+        if leftover.name != library and leftover.suffix in {
+            ".d",
+            ".o",
+            ".obj",
+            ".cubin",
+            ".rsp",
+            ".exp",
+        }:
             leftover.unlink()
     content = (work / library).read_bytes()
     data = {

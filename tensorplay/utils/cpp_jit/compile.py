@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tensorplay.utils.cpp_jit.commands import Job, Link, Traits, arguments
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
 from tensorplay.utils.cpp_jit.exports import check_exports
-from tensorplay.utils.cpp_jit.flags import link_inputs
+from tensorplay.utils.cpp_jit.flags import Options, link_inputs
 from tensorplay.utils.cpp_jit.inputs import assembled
 from tensorplay.utils.cpp_jit.msvc import parse_source_dependencies
 from tensorplay.utils.cpp_jit.source import (
@@ -85,11 +85,9 @@ class Unit:
     name: str
     source: Source
     exports: Mapping[str, str]
-    generated: str
-    preamble: str
-    cflags: tuple[str, ...]
-    ldflags: tuple[str, ...]
-    include_paths: tuple[str, ...]
+    generated: str = ""
+    preamble: str = ""
+    options: Options = field(default_factory=Options)
     export_macro: str = "TP_EXPORT"
 
     @property
@@ -114,8 +112,8 @@ def compile_unit(
     common = support.common(cache, compiler)
     shared_seconds = common.seconds
     rung = first_rung(unit, scans, cache.full_words(unit.name))
-    if common.traits.kind == "msvc":
-        rung = "stock"
+    if common.traits.kind == "msvc" or unit.options.is_object:
+        rung = "stock"  # an object file that needs nothing of ours, wherever it is linked
     commands: list[tuple[str, ...]] = []
     logs: list[str] = []
     while True:
@@ -151,12 +149,13 @@ def compile_unit(
         diagnostics=found,
         dependencies=(
             *read_dependencies(work / _DEPENDENCIES, common.traits),
-            *link_inputs((*unit.cflags, *unit.ldflags)),
-            *assembled((attempt.text(()),), (str(Path.cwd()), *unit.include_paths)),
+            *link_inputs((*unit.options.cflags, *unit.options.ldflags)),
+            *assembled((attempt.text(()),), (str(Path.cwd()), *unit.options.include_paths)),
         ),
         precompiled=headers.file_set if headers else None,
         rung=rung,
         log=logs[-1],
+        output=unit.options.output,
         shared_seconds=shared_seconds,
         system_paths=common.traits.include_paths,
     )
@@ -173,6 +172,8 @@ def first_rung(unit: Unit, scans: Sequence[Scan], known: frozenset[str]) -> str:
 
     ``known`` are the reasons for which an earlier text of this name needed the full ones.
     """
+    if any(_METADATA in flag for flag in unit.options.cflags) or _METADATA in _words(scans):
+        return "stock"  # only the engine's export macro writes it
     if needs_full_headers(scans) is not None:
         return "full"
     if known and not known.isdisjoint((*_signatures(unit, scans), *_words(scans))):
@@ -230,6 +231,7 @@ def texts_of(unit: Unit) -> Texts:
 _SOURCE = "source.cpp"
 _OUTPUT = "library"
 _DEPENDENCIES = "dependencies.d"
+_METADATA = "TVM_FFI_DLL_EXPORT_INCLUDE_METADATA"
 # clang refuses what does not fit, where g++ reads the text; either may break down over it.
 _PRECOMPILED_AT_FAULT = re.compile(
     r"internal compiler error|precompiled header|(?:PCH|AST|module) file|PLEASE submit a bug report"
@@ -267,7 +269,7 @@ class _Attempt:
             wanted = support.headers_for(
                 self.rung,
                 (*implied, *self.includes),
-                self.unit.cflags,
+                self.unit.options.cflags,
                 whole=needs_whole_standard(self.scans),
             )
             headers = support.precompiled(self.cache, self.compiler, self.common.traits, wanted)
@@ -283,17 +285,17 @@ class _Attempt:
         link = Link(
             self.common.objects,
             str(toolchain.find_engine().library),
-            self.unit.ldflags,
+            self.unit.options.ldflags,
             undefined=any("Python.h" in part.includes for part in self.scans),
         )
         job = Job(
             source=_SOURCE,
             output=self.output,
-            flags=self.unit.cflags,
+            flags=self.unit.options.cflags,
             headers=() if self.rung == "stock" else (engine,),
             precompiled=str(headers.include) if headers else None,
             quote_paths=(str(Path.cwd()),) if local else (),
-            include_paths=self.unit.include_paths,
+            include_paths=self.unit.options.include_paths,
             system_paths=support.include_paths(),
             dependencies=_DEPENDENCIES,
             link=link if self.link else None,

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from tensorplay.utils.cpp_jit import cuda, support, toolchain
-from tensorplay.utils.cpp_jit.build import Build, common_inputs, facts_of, find_or_build
+from tensorplay.utils.cpp_jit.build import (
+    Build,
+    chosen_cache,
+    common_inputs,
+    facts_of,
+    find_or_build,
+    request_of,
+)
 from tensorplay.utils.cpp_jit.commands import Link, link_arguments
 from tensorplay.utils.cpp_jit.compile import (
     Product,
@@ -27,13 +34,12 @@ from tensorplay.utils.cpp_jit.compile import (
 from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
 from tensorplay.utils.cpp_jit.exports import check_exports
+from tensorplay.utils.cpp_jit.flags import Options
 from tensorplay.utils.cpp_jit.resources import jobs
 from tensorplay.utils.cpp_jit.source import implied_headers, needs_full_headers, scan
 from tensorplay.utils.cpp_jit.store import (
     FORMAT,
     Cache,
-    cache_at,
-    default_cache,
     digest,
     parse_dependencies,
 )
@@ -53,7 +59,6 @@ class CudaUnit:
 
     cpp: Unit | None
     cuda: Unit | None
-    cuda_cflags: tuple[str, ...]
     cubins: Mapping[str, bytes]
 
     @property
@@ -65,7 +70,7 @@ class CudaUnit:
         return unit
 
 
-def build_cuda(unit: CudaUnit, build_directory: str | Path | None) -> Build:
+def build_cuda(unit: CudaUnit) -> Build:
     """Build a library with CUDA code, or find it in the cache.
 
     Raises
@@ -77,18 +82,19 @@ def build_cuda(unit: CudaUnit, build_directory: str | Path | None) -> Build:
     """
     target = cuda.target()
     cubins = {name: hashlib.sha256(content).hexdigest() for name, content in unit.cubins.items()}
-    described = [dataclasses.asdict(part) if part else None for part in (unit.cpp, unit.cuda)]
+    options = request_of(unit.first.options)
+    parts = [p and dataclasses.replace(p, options=Options()) for p in (unit.cpp, unit.cuda)]
+    described = [dataclasses.asdict(part) if part else None for part in parts]
     name = unit.first.name
     request = digest(
         f"cuda {FORMAT}",
-        json.dumps([described, unit.cuda_cflags, cubins, target.flags]),
+        json.dumps([described, options, cubins, target.flags]),
         str(Path.cwd()),
         toolchain.environment_key(),
         support.engine_state(),
         support.own_state(),
         sys.platform,
     )
-    cache = cache_at(build_directory) if build_directory is not None else default_cache()
 
     def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
         return _compile(unit, target, work, compiler, cache)
@@ -98,13 +104,14 @@ def build_cuda(unit: CudaUnit, build_directory: str | Path | None) -> Build:
         inputs = {
             **found["inputs"],
             "the CUDA source": digest(unit.cuda.source.text) if unit.cuda else "",
-            "the CUDA flags": unit.cuda_cflags,
+            "the CUDA flags": unit.first.options.cuda_cflags,
             "the embedded binaries": cubins,
             "the architectures": target.architectures,
             **common_inputs(),
         }
         return {**found, "stateful": True, "unloadable": False, "inputs": inputs}
 
+    cache = chosen_cache(unit.first.options)
     return find_or_build(name, request, cache, produce, facts, cuda.find_nvcc)
 
 
@@ -120,7 +127,10 @@ def _compile(
             generated = cpp.generated + cuda.embedded(unit.cubins, work)
             cpp = dataclasses.replace(cpp, generated=generated)
         macro = "TP_EXPORT_LAUNCHING" if unit.cuda else "TP_EXPORT"
-        cpp = dataclasses.replace(cpp, cflags=(*cpp.cflags, *includes), export_macro=macro)
+        options = dataclasses.replace(
+            cpp.options, cflags=(*cpp.options.cflags, *includes), output=""
+        )
+        cpp = dataclasses.replace(cpp, options=options, export_macro=macro)
         parts.append(lambda: compile_unit(cpp, work, compiler, cache, link=False))
     if unit.cuda:
         text = unit.cuda
@@ -132,9 +142,11 @@ def _compile(
     first = unit.first
     watched = () if unit.cuda is None else _WATCHED  # see cuda_export.h
     folders = (f"-L{path}" for path in toolkit.library_paths)
-    ldflags = (*watched, *folders, *CUDA_LIBRARIES, *first.ldflags)
+    ldflags = (*watched, *folders, *CUDA_LIBRARIES, *first.options.ldflags)
     engine = str(toolchain.find_engine().library)
     link = link_arguments(common.traits, Link(common.objects, engine, ldflags))
+    if first.options.is_object:
+        link = ("-r", "-nostdlib", *common.objects)
     done = toolchain.run(compiler, (*(p.library for p in products), *link, "-o", "library"), work)
     commands.append(done.command)
     log = "\n".join(filter(None, (*(product.log for product in products), done.output)))
@@ -151,6 +163,7 @@ def _compile(
         precompiled=next((p.precompiled for p in products if p.precompiled), None),
         rung="full" if any(p.rung == "full" for p in products) else products[-1].rung,
         log=log,
+        output=first.options.output,
         shared_seconds=common.seconds,
         system_paths=(*common.traits.include_paths, *toolkit.include_paths),
         cuda={
@@ -175,8 +188,8 @@ def _compile_cuda(
         *("-std=c++17", "-O2", "-Xcompiler=-fPIC", "-Xptxas=-v"),
         *target.flags,
         *(("--threads", str(jobs(len(target.flags)))) if len(target.flags) > 1 else ()),
-        *unit.cuda_cflags,
-        *(f"-I{path}" for path in text.include_paths),
+        *text.options.cuda_cflags,
+        *(f"-I{path}" for path in text.options.include_paths),
         *(("-I", str(Path.cwd())) if scans[1].local_includes else ()),
         *(word for folder in support.include_paths() for word in ("-isystem", folder)),
         *("-MD", "-MF", "cuda.d", "-c", "cuda.cu", "-o", "cuda.o"),

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tensorplay.utils.cpp_jit import cuda, support, toolchain
-from tensorplay.utils.cpp_jit.build import Build, common_inputs, find_or_build
+from tensorplay.utils.cpp_jit.build import (
+    Build,
+    chosen_cache,
+    common_inputs,
+    find_or_build,
+    request_of,
+)
 from tensorplay.utils.cpp_jit.commands import (
     Job,
     Link,
@@ -25,13 +31,11 @@ from tensorplay.utils.cpp_jit.compile import Product, read_dependencies
 from tensorplay.utils.cpp_jit.cuda_build import CUDA_LIBRARIES
 from tensorplay.utils.cpp_jit.diagnostics import Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
-from tensorplay.utils.cpp_jit.flags import checked, link_inputs
+from tensorplay.utils.cpp_jit.flags import Options, link_inputs
 from tensorplay.utils.cpp_jit.resources import jobs
 from tensorplay.utils.cpp_jit.store import (
     FORMAT,
     Cache,
-    cache_at,
-    default_cache,
     digest,
 )
 
@@ -42,35 +46,17 @@ _OBJECTS = frozenset({".o", ".obj", ".a"})
 class _Tree:
     name: str
     files: tuple[str, ...]
-    cflags: tuple[str, ...]
-    ldflags: tuple[str, ...]
-    include_paths: tuple[str, ...]
-    cuda_cflags: tuple[str, ...]
-    output: str
+    options: Options
 
     @property
     def has_cuda(self) -> bool:
         return any(Path(path).suffix == ".cu" for path in self.files)
 
-    @property
-    def is_object(self) -> bool:
-        return Path(self.output).suffix.lower() in {".o", ".obj"}
 
-
-def build_files(
-    name: str,
-    files: Sequence[str | os.PathLike[str]],
-    *,
-    extra_cflags: Sequence[str] | None = None,
-    extra_cuda_cflags: Sequence[str] | None = None,
-    extra_ldflags: Sequence[str] | None = None,
-    extra_include_paths: Sequence[str | os.PathLike[str]] | None = None,
-    build_directory: str | os.PathLike[str] | None = None,
-    output: str | None = None,
-) -> Build:
+def build_files(name: str, files: Sequence[str | os.PathLike[str]], options: Options) -> Build:
     """Build C, C++, CUDA and object files into one library, or find it in the cache.
 
-    ``output`` names the file; with the suffix ``.o`` the result is one object file.
+    Where the output has the suffix ``.o`` the result is one object file.
 
     Raises
     ------
@@ -83,29 +69,19 @@ def build_files(
     for path in paths:
         if not Path(path).is_file():
             raise FileNotFoundError(f"[cpp_jit] library {name!r}: there is no file {path}")
-    tree = _Tree(
-        name,
-        paths,
-        checked("extra_cflags", extra_cflags),
-        checked("extra_ldflags", extra_ldflags),
-        tuple(str(Path(path).absolute()) for path in extra_include_paths or ()),
-        checked("extra_cuda_cflags", extra_cuda_cflags),
-        Path(output).name if output else "",
-    )
+    tree = _Tree(name, paths, options)
     target = cuda.target() if tree.has_cuda else None
-    native = any("native" in flag for flag in tree.cflags)
+    native = any("native" in flag for flag in tree.options.cflags)
     request = digest(
         f"files {FORMAT}",
         name,
-        json.dumps([tree.files, tree.cflags, tree.ldflags, tree.include_paths, tree.output]),
-        json.dumps([tree.cuda_cflags, target.flags if target else ()]),
+        json.dumps([tree.files, *request_of(options), target.flags if target else ()]),
         toolchain.processor() if native else "",
         toolchain.environment_key(),
         support.engine_state(),
         support.own_state(),
         sys.platform,
     )
-    cache = cache_at(build_directory) if build_directory is not None else default_cache()
 
     def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
         return _compile_tree(tree, target, work, compiler, cache)
@@ -113,18 +89,18 @@ def build_files(
     def facts() -> dict[str, Any]:
         inputs = {
             "the list of files": tree.files,
-            "the compiler flags": tree.cflags,
-            "the CUDA flags": tree.cuda_cflags,
-            "the linker flags": tree.ldflags,
-            "the name of the output": tree.output,
-            "the include paths": tree.include_paths,
+            "the compiler flags": tree.options.cflags,
+            "the CUDA flags": tree.options.cuda_cflags,
+            "the linker flags": tree.options.ldflags,
+            "the name of the output": tree.options.output,
+            "the include paths": tree.options.include_paths,
             **common_inputs(),
         }
         states = {"stateful": True, "unloadable": False}
         return {"signatures": {}, "docs": {}, "inputs": inputs, **states}
 
     second = cuda.find_nvcc if target else None
-    return find_or_build(name, request, cache, produce, facts, second)
+    return find_or_build(name, request, chosen_cache(options), produce, facts, second)
 
 
 @dataclass(frozen=True)
@@ -164,17 +140,17 @@ def _compile_tree(
         )
         objects = list(parts)
     words = [part.path for part in objects]
-    ldflags = tree.ldflags
+    ldflags = tree.options.ldflags
     if toolkit:
         ldflags = (*(f"-L{path}" for path in toolkit.library_paths), *CUDA_LIBRARIES, *ldflags)
     link = Link(common.objects, str(toolchain.find_engine().library), ldflags)
-    if tree.is_object and common.traits.kind == "msvc":
+    if tree.options.is_object and common.traits.kind == "msvc":
         raise NotImplementedError(
             f"[cpp_jit] library {tree.name!r}: cl does not merge object files; build a library"
         )
-    shared = ("-r", "-nostdlib") if tree.is_object else link_arguments(common.traits, link)
+    shared = ("-r", "-nostdlib") if tree.options.is_object else link_arguments(common.traits, link)
     made = ("-o", "library") if common.traits.kind != "msvc" else ("/Fe:library.dll", "/nologo")
-    done = toolchain.run(compiler, (*made, *tree.cflags, *words, *shared), work)
+    done = toolchain.run(compiler, (*made, *tree.options.cflags, *words, *shared), work)
     commands = [*(part.command for part in objects if part.command), done.command]
     log = "\n".join(filter(None, (*(part.output for part in objects), done.output)))
     if done.returncode:
@@ -196,13 +172,13 @@ def _compile_tree(
         diagnostics=tuple(d for path, o in pairs for d in parse(o.output, Texts(path, {}))),
         dependencies=(
             *(d for part in objects for d in part.dependencies),
-            *link_inputs((*tree.cflags, *tree.ldflags)),
+            *link_inputs((*tree.options.cflags, *tree.options.ldflags)),
         ),
         precompiled=None,
         rung="files",
         log=log,
         cuda=described,
-        output=tree.output,
+        output=tree.options.output,
         shared_seconds=common.seconds,
         system_paths=(*common.traits.include_paths, *(toolkit.include_paths if toolkit else ())),
     )
@@ -220,7 +196,11 @@ def _compile_file(
         system = (w for folder in support.include_paths() for w in ("-isystem", folder))
         words = (
             *("-std=c++17", "-O2", "-Xcompiler=-fPIC", "-Xptxas=-v", *target.flags),
-            *(*tree.cuda_cflags, *(f"-I{folder}" for folder in tree.include_paths), *system),
+            *(
+                *tree.options.cuda_cflags,
+                *(f"-I{folder}" for folder in tree.options.include_paths),
+                *system,
+            ),
             *("-MD", "-MF", dependencies.name, "-c", path, "-o", name),
         )
         done = cuda.run_nvcc(tools.toolkit, words, work)
@@ -229,8 +209,8 @@ def _compile_file(
             source=path,
             output=name,
             language="c" if suffix == ".c" else "c++",
-            flags=tree.cflags,
-            include_paths=tree.include_paths,
+            flags=tree.options.cflags,
+            include_paths=tree.options.include_paths,
             system_paths=support.include_paths(),
             dependencies=dependencies.name,
         )

@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 
-__all__ = ["checked", "link_inputs"]
+__all__ = ["Options", "checked", "link_inputs"]
 
 # The compiler stops before a library is there, or writes it elsewhere, or builds no library.
 _STOPS = frozenset({"-c", "-E", "-S", "-M", "-MM", "-fsyntax-only", "--help", "--version", "-###"})
 _NO_LIBRARY = frozenset({"-o", "-static", "-r", "-no-pie", "-pie"})
 # Their run-time must be in the process before everything else; loaded later it ends the process.
 _PRELOADED = ("address", "thread", "memory", "leak", "hwaddress", "realtime")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person gives the tools, checked; it is the same for every entry point.
+
+    Parameters
+    ----------
+    cflags, cuda_cflags, ldflags
+        Passed to the compilers and the linker unchanged.
+    include_paths
+        Absolute folders.
+    build_directory
+        Folder that replaces the build cache, or empty.
+    output
+        Name of the file to make, or empty.
+    """
+
+    cflags: tuple[str, ...] = ()
+    cuda_cflags: tuple[str, ...] = ()
+    ldflags: tuple[str, ...] = ()
+    include_paths: tuple[str, ...] = ()
+    build_directory: str = ""
+    output: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        cflags: Sequence[str] | None = None,
+        cuda_cflags: Sequence[str] | None = None,
+        ldflags: Sequence[str] | None = None,
+        include_paths: Sequence[str | os.PathLike[str]] | None = None,
+        build_directory: str | os.PathLike[str] | None = None,
+        output: str | None = None,
+    ) -> Options:
+        """Return the options after a look at each.
+
+        Raises
+        ------
+        TypeError
+            Flags or paths are no sequence of strings.
+        ValueError
+            One of them cannot lead to a library that this process can load.
+        """
+        if isinstance(include_paths, (str, os.PathLike)):
+            raise TypeError(
+                "argument 'extra_include_paths': expected a sequence of folders, got one. "
+                f"Write extra_include_paths=[{os.fspath(include_paths)!r}]."
+            )
+        return cls(
+            checked("extra_cflags", cflags),
+            checked("extra_cuda_cflags", cuda_cflags),
+            checked("extra_ldflags", ldflags),
+            tuple(str(Path(path).absolute()) for path in include_paths or ()),
+            str(Path(build_directory).absolute()) if build_directory is not None else "",
+            PurePath(output).name if output else "",
+        )
+
+    @property
+    def is_object(self) -> bool:
+        """Return whether an object file is to be made instead of a library."""
+        return PurePath(self.output).suffix.lower() in {".o", ".obj"}
 
 
 def checked(argument: str, flags: Sequence[str] | None) -> tuple[str, ...]:

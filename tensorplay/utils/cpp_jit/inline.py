@@ -2,38 +2,102 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from tensorplay.utils.cpp_jit import cuda
-from tensorplay.utils.cpp_jit.build import Build, build_source
+from tensorplay.utils.cpp_jit.build import Build, build_text
 from tensorplay.utils.cpp_jit.compile import Source, Unit
 from tensorplay.utils.cpp_jit.cuda_build import CudaUnit, build_cuda
 from tensorplay.utils.cpp_jit.files import build_files
-from tensorplay.utils.cpp_jit.flags import checked
+from tensorplay.utils.cpp_jit.flags import Options
 from tensorplay.utils.cpp_jit.load import Module
 
-Sources = Sequence[str] | str | None
-Functions = Mapping[str, str] | Sequence[str] | str | None
-Flags = Sequence[str] | None
-Paths = Sequence[str | os.PathLike[str]] | None
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    StrPath = str | os.PathLike[str]
 
 
-def load_inline(
-    name: str,
-    *,
-    cpp_sources: Sources = None,
-    cuda_sources: Sources = None,
-    functions: Functions = None,
-    extra_cflags: Flags = None,
-    extra_cuda_cflags: Flags = None,
-    extra_ldflags: Flags = None,
-    extra_include_paths: Paths = None,
-    build_directory: str | os.PathLike[str] | None = None,
-    **kwargs: Any,
-) -> Module:
+class _Common(TypedDict, total=False):
+    extra_cflags: Sequence[str] | None
+    extra_cuda_cflags: Sequence[str] | None
+    extra_ldflags: Sequence[str] | None
+    extra_include_paths: Sequence[StrPath] | None
+    build_directory: StrPath | None
+    backend: str | None
+
+
+class _Inline(_Common, total=False):
+    cpp_sources: Sequence[str] | str | None
+    cuda_sources: Sequence[str] | str | None
+    functions: Mapping[str, str] | Sequence[str] | str | None
+    embed_cubin: Mapping[str, bytes] | None
+
+
+class _Files(_Common, total=False):
+    sources: Sequence[StrPath] | StrPath | None
+    cpp_files: Sequence[StrPath] | StrPath | None
+    cuda_files: Sequence[StrPath] | StrPath | None
+
+
+class LoadInlineOptions(_Inline, total=False):
+    """Keywords of `load_inline`."""
+
+    keep_module_alive: bool | None
+
+
+class BuildInlineOptions(_Inline, total=False):
+    """Keywords of `build_inline`."""
+
+    output: str | None
+
+
+class LoadOptions(_Files, total=False):
+    """Keywords of `load`."""
+
+    keep_module_alive: bool | None
+
+
+class BuildOptions(_Files, total=False):
+    """Keywords of `build`."""
+
+    output: str | None
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _shows(keywords: type) -> Callable[[F], F]:
+    """Give an entry point the signature that its keywords say, and refuse any other."""
+
+    def decorate(function: F) -> F:
+        common = _Common.__annotations__
+        names = sorted(keywords.__annotations__, key=lambda n: n in common)  # own ones first
+        name = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str")
+        shown = [
+            inspect.Parameter(
+                n,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=getattr(hint := keywords.__annotations__[n], "__forward_arg__", hint),
+            )
+            for n in names
+        ]
+        returned = function.__annotations__["return"]
+        signature = inspect.Signature([name, *shown], return_annotation=returned)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        function.__known__ = frozenset(names)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_shows(LoadInlineOptions)
+def load_inline(name: str, **options: Unpack[LoadInlineOptions]) -> Module:
     """Compile C++ or CUDA given as text and load it.
 
     CUDA needs no GPU to be built: `build_source`'s result and the errors of calls say for what it
@@ -51,8 +115,13 @@ def load_inline(
         Passed to the compilers and the linker unchanged.
     build_directory
         Folder that replaces the build cache.
-    **kwargs
-        The engine's ``backend``, ``embed_cubin`` and ``keep_module_alive``.
+    backend
+        ``"cuda"`` or None.
+    embed_cubin
+        Compiled CUDA kernels by the names that ``TVM_FFI_EMBED_CUBIN`` finds them by.
+    keep_module_alive
+        Whether the library stays loaded until the process ends; None: where its code may be called
+        after the last reference to it is gone.
 
     Returns
     -------
@@ -67,72 +136,27 @@ def load_inline(
     ValueError
         No source is given.
     """
-    keep = kwargs.pop("keep_module_alive", None)
-    return _inline(
-        name,
-        cpp_sources,
-        cuda_sources,
-        functions,
-        extra_cflags,
-        extra_cuda_cflags,
-        extra_ldflags,
-        extra_include_paths,
-        build_directory,
-        kwargs,
-    ).load(keep_module_alive=keep)
+    keep = options.pop("keep_module_alive", None)
+    return _inline(name, load_inline, options).load(keep_module_alive=keep)
 
 
-def build_inline(
-    name: str,
-    *,
-    cpp_sources: Sources = None,
-    cuda_sources: Sources = None,
-    functions: Functions = None,
-    extra_cflags: Flags = None,
-    extra_cuda_cflags: Flags = None,
-    extra_ldflags: Flags = None,
-    extra_include_paths: Paths = None,
-    build_directory: str | os.PathLike[str] | None = None,
-    **kwargs: Any,
-) -> str:
-    """Compile C++ given as text without loading it.
+@_shows(BuildInlineOptions)
+def build_inline(name: str, **options: Unpack[BuildInlineOptions]) -> str:
+    """Compile C++ or CUDA given as text without loading it.
 
-    Parameters are those of `load_inline`.
+    Parameters are those of `load_inline`, and ``output``: the name of the file; with the suffix
+    ``.o`` the result is an object file, with the engine's own headers and export macro.
 
     Returns
     -------
     str
         Path of the library. It needs only the engine to be loaded elsewhere.
     """
-    return str(
-        _inline(
-            name,
-            cpp_sources,
-            cuda_sources,
-            functions,
-            extra_cflags,
-            extra_cuda_cflags,
-            extra_ldflags,
-            extra_include_paths,
-            build_directory,
-            kwargs,
-        ).library
-    )
+    return str(_inline(name, build_inline, options).library)
 
 
-def load(
-    name: str,
-    *,
-    sources: Paths | str = None,
-    cpp_files: Paths | str = None,
-    cuda_files: Paths | str = None,
-    extra_cflags: Flags = None,
-    extra_cuda_cflags: Flags = None,
-    extra_ldflags: Flags = None,
-    extra_include_paths: Paths = None,
-    build_directory: str | os.PathLike[str] | None = None,
-    **kwargs: Any,
-) -> Module:
+@_shows(LoadOptions)
+def load(name: str, **options: Unpack[LoadOptions]) -> Module:
     """Compile source files as they are and load the result.
 
     Nothing is put around them: they include the engine's headers themselves and export with
@@ -143,161 +167,82 @@ def load(
     name
         Name of the library.
     sources, cpp_files, cuda_files
-        Paths of C, C++, CUDA (``.cu``) and object files.
+        Paths of C, C++, CUDA (``.cu``) and object files: a path, or paths.
     extra_cflags, extra_cuda_cflags, extra_ldflags, extra_include_paths, build_directory
         As for `load_inline`.
-    **kwargs
-        The engine's ``backend``, ``output`` and ``keep_module_alive``.
+    backend, keep_module_alive
+        As for `load_inline`.
     """
-    keep = kwargs.pop("keep_module_alive", None)
-    return _files(
-        name,
-        (sources, cpp_files),
-        cuda_files,
-        extra_cflags,
-        extra_cuda_cflags,
-        extra_ldflags,
-        extra_include_paths,
-        build_directory,
-        kwargs,
-    ).load(keep_module_alive=keep)
+    keep = options.pop("keep_module_alive", None)
+    return _files(name, load, options).load(keep_module_alive=keep)
 
 
-def build(
-    name: str,
-    *,
-    sources: Paths | str = None,
-    cpp_files: Paths | str = None,
-    cuda_files: Paths | str = None,
-    extra_cflags: Flags = None,
-    extra_cuda_cflags: Flags = None,
-    extra_ldflags: Flags = None,
-    extra_include_paths: Paths = None,
-    build_directory: str | os.PathLike[str] | None = None,
-    **kwargs: Any,
-) -> str:
+@_shows(BuildOptions)
+def build(name: str, **options: Unpack[BuildOptions]) -> str:
     """Compile source files as they are without loading the result.
 
-    Parameters are those of `load`. ``output`` names the file; with the suffix ``.o`` the sources
-    are only merged into one object file.
+    Parameters are those of `load`, and ``output``: the name of the file; with the suffix ``.o`` the
+    sources are only merged into one object file.
 
     Returns
     -------
     str
         Path of the library.
     """
-    return str(
-        _files(
-            name,
-            (sources, cpp_files),
-            cuda_files,
-            extra_cflags,
-            extra_cuda_cflags,
-            extra_ldflags,
-            extra_include_paths,
-            build_directory,
-            kwargs,
-        ).library
-    )
+    return str(_files(name, build, options).library)
 
 
-def _inline(
-    name: str,
-    cpp_sources: Sources,
-    cuda_sources: Sources,
-    functions: Functions,
-    extra_cflags: Flags,
-    extra_cuda_cflags: Flags,
-    extra_ldflags: Flags,
-    extra_include_paths: Paths,
-    build_directory: str | os.PathLike[str] | None,
-    options: Mapping[str, Any],
-) -> Build:
-    cubins: Mapping[str, bytes] = _options(name, options, "embed_cubin") or {}
-    texts, cuda_texts = _texts(cpp_sources), _texts(cuda_sources)
+def _inline(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> Build:
+    options = _checked(name, entry, given)
+    cubins: Mapping[str, bytes] = given.get("embed_cubin") or {}
+    texts, cuda_texts = _listed(given.get("cpp_sources")), _listed(given.get("cuda_sources"))
+    functions = given.get("functions")
+    exports = functions if isinstance(functions, Mapping) else dict.fromkeys(_listed(functions), "")
     if not texts and not cuda_texts:
         raise ValueError(
             f"[cpp_jit] library {name!r}: expected C++ text in cpp_sources or CUDA text in "
             "cuda_sources, got none"
         )
-    if not cuda_texts and not cubins:
-        return build_source(
-            name,
-            Source("\n".join(texts)),
-            exports=functions or (),
-            extra_cflags=extra_cflags,
-            extra_ldflags=extra_ldflags,
-            extra_include_paths=extra_include_paths,
-            build_directory=build_directory,
-        )
     if cubins and not texts:
         raise ValueError(
             f"[cpp_jit] library {name!r}: embed_cubin needs C++ text in cpp_sources that uses it"
         )
-    exports = dict.fromkeys(_texts(functions), "")
-    if isinstance(functions, Mapping):
-        exports = dict(functions)
-
-    def unit(text: str, suffix: str, exports: Mapping[str, str]) -> Unit:
-        return Unit(
-            name=name,
-            source=Source(text, f"{name}{suffix}"),
-            exports=exports,
-            generated="",
-            preamble="",
-            cflags=checked("extra_cflags", extra_cflags),
-            ldflags=checked("extra_ldflags", extra_ldflags),
-            include_paths=tuple(str(Path(path).absolute()) for path in extra_include_paths or ()),
-        )
-
-    both = CudaUnit(
-        cpp=unit("\n".join(texts), ".cpp", exports) if texts else None,
-        cuda=unit("\n".join(cuda_texts), ".cu", {} if texts else exports) if cuda_texts else None,
-        cuda_cflags=checked("extra_cuda_cflags", extra_cuda_cflags),
-        cubins=dict(cubins),
+    if not cuda_texts and not cubins:
+        unit = Unit(name, Source("\n".join(texts)), dict(exports), options=options)
+        return build_text(unit)
+    cpp = Unit(name, Source("\n".join(texts), f"{name}.cpp"), dict(exports), options=options)
+    source = Source("\n".join(cuda_texts), f"{name}.cu")
+    cuda_unit = Unit(name, source, {} if texts else dict(exports), options=options)
+    return build_cuda(
+        CudaUnit(cpp if texts else None, cuda_unit if cuda_texts else None, dict(cubins))
     )
-    return build_cuda(both, Path(build_directory) if build_directory is not None else None)
 
 
-def _texts(given: Sources | Functions) -> list[str]:
-    return [given] if isinstance(given, str) else list(given or ())
-
-
-def _files(
-    name: str,
-    groups: Sequence[Paths | str],
-    cuda_files: Paths | str,
-    extra_cflags: Flags,
-    extra_cuda_cflags: Flags,
-    extra_ldflags: Flags,
-    extra_include_paths: Paths,
-    build_directory: str | os.PathLike[str] | None,
-    options: Mapping[str, Any],
-) -> Build:
-    output = _options(name, options, "output")
-    paths = [
-        path
-        for group in (*groups, cuda_files)
-        for path in ([group] if isinstance(group, (str, os.PathLike)) else group or ())
-    ]
+def _files(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> Build:
+    options = _checked(name, entry, given)
+    groups = [given.get(group) for group in ("sources", "cpp_files", "cuda_files")]
+    paths = [path for group in groups for path in _listed(group)]
     if not paths:
         raise ValueError(f"[cpp_jit] library {name!r}: expected source files, got none")
-    return build_files(
-        name,
-        paths,
-        extra_cflags=extra_cflags,
-        extra_cuda_cflags=extra_cuda_cflags,
-        extra_ldflags=extra_ldflags,
-        extra_include_paths=extra_include_paths,
-        build_directory=build_directory,
-        output=output,
+    return build_files(name, paths, options)
+
+
+def _checked(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> Options:
+    """Return what is for the tools, after a look at all keywords."""
+    unknown = sorted(set(given) - entry.__known__)  # type: ignore[attr-defined]
+    if unknown:
+        raise TypeError(f"[cpp_jit] library {name!r}: unexpected argument {unknown[0]!r}")
+    cuda.refuse_hip(name, given.get("backend"))
+    return Options.of(
+        cflags=given.get("extra_cflags"),
+        cuda_cflags=given.get("extra_cuda_cflags"),
+        ldflags=given.get("extra_ldflags"),
+        include_paths=given.get("extra_include_paths"),
+        build_directory=given.get("build_directory"),
+        output=given.get("output"),
     )
 
 
-def _options(name: str, options: Mapping[str, Any], allowed: str) -> Any:
-    """Return the value of the option that this entry point has besides ``backend``."""
-    unknown = sorted(set(options) - {"backend", allowed})
-    if unknown:
-        raise TypeError(f"[cpp_jit] library {name!r}: unexpected argument {unknown[0]!r}")
-    cuda.refuse_hip(name, options.get("backend"))
-    return options.get(allowed)
+def _listed(given: Any) -> list[Any]:
+    """Return one thing or several as a list."""
+    return [given] if isinstance(given, (str, Path, os.PathLike)) else list(given or ())

@@ -181,7 +181,9 @@ class Kernel:
             parameters = self._parameters or ()
             name = parameters[position].name if position < len(parameters) else ""
             if name and name in self._read_only:
-                values[position] = _alias(array)
+                from tensorplay._dlpack import writable_alias
+
+                values[position] = writable_alias(array)
             else:
                 before = np.array(array, order="K", copy=True)
                 values[position] = before.copy(order="K")
@@ -216,20 +218,6 @@ def _read_only_array(value: Any) -> np.ndarray[Any, Any] | None:
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         return value
     return None
-
-
-class _Memory:
-    """Memory of a read-only array, exported as writable; keeps the array alive."""
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
-        interface = dict(array.__array_interface__)
-        interface["data"] = (interface["data"][0], False)
-        self.__array_interface__ = interface
-
-
-def _alias(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.asarray(_Memory(array)).view(array.dtype)
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -235,7 +235,6 @@ def _runtime_job(source: Path) -> Job:
 def _build_runtime(
     compiler: Compiler, traits: Traits, sources: Sequence[Path], work: Path
 ) -> dict[str, int]:
-    toolchain.announce_first_build(compiler)
 
     def compile_one(source: Path) -> toolchain.ToolResult:
         return run(compiler, arguments(traits, _runtime_job(source)), work)

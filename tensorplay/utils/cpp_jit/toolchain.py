@@ -310,6 +310,13 @@ def _keep_traits(compiler: Compiler, cache: Path, found: Traits) -> None:
 
 
 def _ask(compiler: Compiler) -> Traits:
+    if "ziglang" in compiler.command:
+        warnings.warn(
+            "no C++ compiler but that of ziglang: it builds its C++ library before its first use, "
+            "which takes some minutes, once",
+            BuildCacheWarning,
+            stacklevel=2,
+        )
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         if msvc.is_cl(compiler.command[0]):
@@ -340,7 +347,7 @@ def _ask(compiler: Compiler) -> Traits:
         version_text,
         linker,
         flags,
-        precompiles=kind != "unknown" and "ziglang" not in compiler.command,
+        precompiles=kind != "unknown",
         include_paths=tuple(os.path.normpath(line.strip()) for line in folders.splitlines()),
     )
 
@@ -371,16 +378,6 @@ def link_run_time_statically(compiler: Compiler, cache: Path, message: str) -> b
     _keep_traits(compiler, cache, replace(known, link_flags=(*known.link_flags, *_STATIC)))
     _traits.cache_clear()
     return True
-
-
-def announce_first_build(compiler: Compiler) -> None:
-    """Say that a first build takes minutes where it does."""
-    if "ziglang" in compiler.command:
-        warnings.warn(
-            "ziglang builds its C++ library before its first use, which takes a minute or two",
-            BuildCacheWarning,
-            stacklevel=2,
-        )
 
 
 def _linker_works(compiler: Compiler, work: Path, linker: str) -> bool:
