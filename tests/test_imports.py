@@ -18,6 +18,7 @@ ENGINE = RUNTIME | {"tvm_ffi", "filelock", "platformdirs", "ninja"}
 NOTEBOOK = ENGINE | {
     *("IPython", "anywidget", "ipykernel", "ipywidgets", "traitlets"),
     *("pygments", "tree_sitter", "tree_sitter_cpp", "yaml"),
+    "hatchling",  # which loads the hook that builds a package's operators
 }
 THIRD_PARTY = (
     ("tensorplay.utils", ENGINE),
@@ -140,7 +141,6 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
             "operator",
             "dispatch",
             "special",
-            "writer",
             "writer",
             "schema",
             "arguments",

@@ -16,7 +16,7 @@ import yaml
 from tpkernel.cpp import Function, Source, parse_source
 from tpkernel.errors import CellError, did_you_mean
 
-__all__ = ["KEYS", "Cell", "EntriesReader", "FrontMatter", "parse_cell"]
+__all__ = ["FRONT_MATTER", "KEYS", "Cell", "EntriesReader", "FrontMatter", "parse_cell"]
 
 #: Front-matter keys with one line each, as ``%%tpkernel?`` prints them.
 KEYS: Mapping[str, str] = {
@@ -33,7 +33,8 @@ KEYS: Mapping[str, str] = {
     "doc": "text for help() and the report",
 }
 
-_FRONT = re.compile(r"^[ \t]*/\*---[ \t]*\r?\n", re.MULTILINE)
+#: Where front matter begins; it ends at ``---*/``.
+FRONT_MATTER = re.compile(r"^[ \t]*/\*---[ \t]*\r?\n", re.MULTILINE)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _OPTION = re.compile(
     r"^[ \t]*//[ \t]*tpkernel:[ \t]*(?P<name>[\w-]+)[ \t]*=[ \t]*(?P<value>.*?)[ \t]*$"
@@ -296,7 +297,7 @@ def parse_cell(text: str, *, name: str = "cell", first_line: int = 1) -> Cell:
             "half of a surrogate pair stands here, and no file can hold it; write the character"
         )
         raise CellError(message, line=first_line + at).locate(name, shown)
-    found = _FRONT.search(text)
+    found = FRONT_MATTER.search(text)
     if found is not None:
         start = found.end()
         end = text.find("---*/", start)

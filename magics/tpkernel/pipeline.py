@@ -24,6 +24,7 @@ from tpkernel.cell import Cell, parse_cell
 from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
 from tpkernel.errors import CellError, KernelCrash
+from tpkernel.export import Origin
 from tpkernel.hints import hints, with_hint
 from tpkernel.kernels import Function, KernelModule, Operator
 from tpkernel.reading import Options, read_cell
@@ -248,6 +249,7 @@ def build_cell(
         findings=hints(cell, spec),
         notes=_notes(spec, once),
         module=module,
+        origin=Origin(request, spec, definitions),
     )
     return BuiltCell(request, spec, str(found.library), members, definitions, kernels, report)
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from tpkernel.summary import (
@@ -231,6 +233,8 @@ class Report:
         Sentences for the person.
     module
         The functions and operators themselves; no part of the plain data.
+    origin
+        What :meth:`export` needs of the build; no part of the plain data.
     """
 
     cell: str
@@ -244,6 +248,7 @@ class Report:
     timing: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     module: Any = field(default=None, compare=False, repr=False, metadata={"plain": False})
+    origin: Any = field(default=None, compare=False, repr=False, metadata={"plain": False})
 
     @property
     def ok(self) -> bool:
@@ -270,6 +275,42 @@ class Report:
     def validation_verdict(self) -> str:
         """``"ok"`` where admitted is what is declared, else ``"wrong"``; empty without rows."""
         return worst_verdict(r.verdict for r in self.validation)
+
+    def export(
+        self, folder: str | os.PathLike[str], *, name: str | None = None, overwrite: bool = False
+    ) -> Path:
+        """Write the cell's operators as a package that pip builds and installs.
+
+        It holds the C++ source, the declarations as ``ops.yaml``, ``pyproject.toml``, a module
+        that loads the operators, and tests: the results on the samples as they are now, and the
+        gradients against differences. The samples are run in this process.
+
+        Parameters
+        ----------
+        folder
+            Where to write it.
+        name
+            The package's import name; None for the folder's name.
+        overwrite
+            Replace the files of an earlier export.
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        FileExistsError
+            A file is there already.
+        RuntimeError
+            The checks found an error, or a sample fails.
+        ValueError
+            The name is no Python name, or the cell has no operator.
+        """
+        from tpkernel.export import export_package
+
+        return export_package(self, folder, name=name, overwrite=overwrite)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as nested dicts, lists, strings and finite numbers.
