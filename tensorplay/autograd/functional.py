@@ -15,6 +15,7 @@ import numpy as np
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.backward import grad
+from tensorplay.autograd.batched import Level, batch, expose, state
 
 __all__ = ["hessian", "hvp", "jacfwd", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -441,7 +442,8 @@ def jacobian(
     func, inputs, create_graph, strict
         As in `vjp`.
     vectorize
-        Whether the rows are computed together, by `func.vmap`, instead of one after the other.
+        Whether rows (in forward mode columns) are computed together, as in `func.vmap`, instead
+        of one after the other.
     strategy
         ``"reverse-mode"``: a pass per element of the outputs; ``"forward-mode"``: a run per element
         of the inputs.
@@ -534,6 +536,10 @@ def _forward_jacobian(
     outputs: Tensors = ()
     table: list[list[Any]] = []
     for number, x in enumerate(given):
+        if vectorize and x.numel():
+            many_out, outputs, column = _columns_together(func, given, number, strict=strict)
+            table.append(column)
+            continue
         columns: list[Tensors] = []
         for unit in _basis(x):
             vectors = tuple(unit if n == number else _zeros(o) for n, o in enumerate(given))
@@ -550,6 +556,30 @@ def _forward_jacobian(
         ])  # fmt: skip
     rows = [_as_given(tuple(column[n] for column in table), many=many) for n in range(len(outputs))]
     return _as_given(tuple(rows), many=many_out)
+
+
+def _columns_together(
+    func: Callable[..., Any], given: Tensors, number: int, *, strict: bool
+) -> tuple[bool, Tensors, list[Any]]:
+    """Return the derivatives of all outputs for one input, from one run with all its tangents."""
+    x = given[number]
+    level = Level(x.numel())
+    vectors = tuple(
+        batch(_basis(x), (level,)) if n == number else _zeros(o) for n, o in enumerate(given)
+    )
+    state.levels.append(level)
+    try:
+        out, product = _jvp_forward(func, given, vectors, create_graph=False, strict=strict)
+    finally:
+        state.levels.remove(level)
+    many, outputs = _tensors(out, "jacobian", "result of the user-provided function")
+    _, products = _tensors(product, "jacobian", "products")
+    blocks = [expose(t, (level,)).movedim(0, -1) for t in products]
+    return (
+        many,
+        outputs,
+        [b.reshape((*o.shape, *x.shape)) for b, o in zip(blocks, outputs, strict=True)],
+    )
 
 
 def jacfwd(func: Callable[..., Any], inputs: Any) -> Any:

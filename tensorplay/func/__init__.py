@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tensorplay.func.functionalization import functionalize
+from tensorplay.func.modules import functional_call, stack_module_state
 from tensorplay.func.transforms import (
     grad,
     grad_and_value,
@@ -15,6 +17,8 @@ from tensorplay.func.transforms import (
 from tensorplay.func.vmap import vmap
 
 __all__ = [
+    "functional_call",
+    "functionalize",
     "grad",
     "grad_and_value",
     "hessian",
@@ -22,6 +26,7 @@ __all__ = [
     "jacrev",
     "jvp",
     "linearize",
+    "stack_module_state",
     "vjp",
     "vmap",
 ]

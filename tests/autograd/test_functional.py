@@ -126,6 +126,29 @@ def test_hessian(strategy, vectorize):
     np.testing.assert_allclose(single.numpy(), np.diag(np.exp(x.numpy())), atol=1e-14)
 
 
+def test_columns_of_forward_mode_are_computed_together():
+    calls = []
+
+    def function(t, u):
+        calls.append(None)
+        return tp.softmax(t @ u, -1), u.sum()
+
+    x, y = vector(*X).reshape(1, 3), vector(1.0, 2, 3, 4, 5, 6).reshape(3, 2)
+    options = {"strategy": "forward-mode"}
+    apart = fn.jacobian(function, (x, y), **options)
+    assert len(calls) == 9
+    calls.clear()
+    together = fn.jacobian(function, (x, y), vectorize=True, **options)
+    assert len(calls) == 2
+    for one, two in zip(apart, together, strict=True):
+        for left, right in zip(one, two, strict=True):
+            assert left.shape == right.shape
+            np.testing.assert_allclose(left.numpy(), right.numpy(), atol=1e-14)
+    with pytest.raises(RuntimeError, match="randomness"):
+        fn.jacobian(lambda t: t * tp.rand(3), vector(*X), vectorize=True, **options)
+    tp.rand(1)  # the mode ends with the call
+
+
 def test_jacfwd():
     x = vector(*X)
     np.testing.assert_allclose(fn.jacfwd(one, x).numpy(), one_jacobian(x))
