@@ -33,6 +33,15 @@ _NVCC = re.compile(
 )
 _NVCC_CARET = re.compile(r"^  (?P<blank> *)\^\s*$")
 _NVCC_FATAL = re.compile(r"^(?:nvcc|ptxas)\s*(?:fatal|error)\s*: (?P<text>.*)$")
+#: Microsoft's cl and link. The words before the numbers are in the language of the system.
+_CL = re.compile(
+    r"^(?P<file>(?:[A-Za-z]:)?[^:()\n]+)\((?P<line>\d+)(?:,(?P<column>\d+))?\)\s*: "
+    r"(?:[^:\n]*?\s*(?P<code>C\d{4,5})|note|Hinweis|remarque)\s?: (?P<text>.*)$"
+)
+_LINK = re.compile(r"^(?P<file>.+?) : [^:\n]*?(?P<code>(?:LNK|D)\d{4})\s?: (?P<text>.*)$")
+# A C++ symbol stands in quotes before its decorated form; a C symbol stands last.
+_LINK_CPP = re.compile(r'"(?:[^"]*?__\w+ )?(?P<symbol>[^"]+)" \(\?')
+_LINK_C = re.compile(r"(?P<symbol>[A-Za-z_]\w*)(?: referenced in function \S+)?$")
 _UNDEFINED = re.compile(r"undefined reference to [`'‘](?P<symbol>.+?)['’]\s*$")
 _UNDEFINED_LLD = re.compile(r"(?:ld\.lld|mold): error: undefined symbol: (?P<symbol>.+)$")
 _LINKER = re.compile(r"^(?:\S*/)?(?:ld|ld\.\w+|mold|collect2)(?:\.exe)?: (?:error: )?(?P<text>.+)$")
@@ -175,7 +184,7 @@ class _Draft:
 
 
 def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics in the output of g++, clang or a linker.
+    """Return the diagnostics in the output of g++, clang, cl, nvcc or a linker.
 
     Errors in the person's own source come first, then other errors, then warnings; within each
     the tool's order is kept. An error inside a template of a header is reported at the person's
@@ -204,8 +213,8 @@ def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
             required = None
             _move_before_line_break(draft, texts)
             drafts.append(draft)
-        elif found := _NVCC.match(line):
-            draft = _from_nvcc(found)
+        elif found := _NVCC.match(line) or _CL.match(line):
+            draft = _from_nvcc(found) if found.re is _NVCC else _from_cl(found)
             if draft.level == "note" and drafts:
                 _add_note(drafts, draft)
             else:
@@ -244,6 +253,32 @@ def _from_nvcc(found: re.Match[str]) -> _Draft:
     return _Draft(found["file"], int(found["line"]), None, cast("Level", level), text)
 
 
+def _from_cl(found: re.Match[str]) -> _Draft:
+    code = found["code"] or ""
+    level = "note" if not code else "warning" if code[1] in "456" else "error"
+    column = int(found["column"]) if found["column"] else None
+    return _Draft(found["file"], int(found["line"]), column, cast("Level", level), found["text"])
+
+
+def _from_link(found: re.Match[str], texts: Texts) -> list[_Draft]:
+    """Return what cl's driver or its linker says of no line."""
+    code, text = found["code"], found["text"]
+    level: Level = "warning" if re.match(r"LNK4|D9", code) else "error"
+    named = _LINK_CPP.search(text) or _LINK_C.search(text)
+    if code in {"LNK2001", "LNK2019"} and named:
+        return [_not_defined(named["symbol"].replace("(void)", "()"), texts)]
+    if code == "LNK1120":  # "1 unresolved externals": said above
+        return []
+    who = "linker: " if code.startswith("LNK") else ""
+    return [_Draft("", 0, None, level, f"{who}{text}")]
+
+
+def _not_defined(symbol: str, texts: Texts) -> _Draft:
+    place = texts.find(re.sub(r"\(.*", "", symbol).split("::")[-1]) or (0, None)
+    message = f"`{symbol}` is declared and used but not defined"
+    return _Draft(texts.own, place[0], place[1], "error", message)
+
+
 def _move_before_line_break(draft: _Draft, texts: Texts) -> None:
     """Move "expected ';' before" the first word of a line to the end of the line that lacks it."""
     if not re.search(r"expected .*[;,].* before ", draft.message) or draft.column is None:
@@ -276,10 +311,9 @@ def _add_fix(drafts: list[_Draft], text: str) -> None:
 def _from_linker(line: str, texts: Texts) -> list[_Draft]:
     """Return what a line of a linker or of the compiler's driver says, if it says anything."""
     if found := _UNDEFINED.search(line) or _UNDEFINED_LLD.search(line):
-        symbol = found["symbol"]
-        place = texts.find(re.sub(r"\(.*", "", symbol).split("::")[-1]) or (0, None)
-        message = f"`{symbol}` is declared and used but not defined"
-        return [_Draft(texts.own, place[0], place[1], "error", message)]
+        return [_not_defined(found["symbol"], texts)]
+    if found := _LINK.match(line):
+        return _from_link(found, texts)
     if found := _LINKER.match(line):
         if re.match(r"(?:error: )?ld returned|warning:|.*: in function ", found["text"]):
             return []
