@@ -176,3 +176,67 @@ def test_memory_of_a_large_input_is_bounded():
     assert report
     assert any("a sample of" in note for note in report.notes)
     assert peak < 400e6  # the whole matrix would take 2.4 GB
+
+
+def test_saved_tensors_of_peoples_own_are_unpacked_for_each_gradient():
+    unpacked = []
+
+    def unpack(x):
+        unpacked.append(None)
+        return x * (1 + 1e-3 * len(unpacked))
+
+    def function(x):
+        with tp.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            return x * x
+
+    report = gradcheck_report(function, (numbers(3),))
+    assert (report.verdict, report.code) == ("non_deterministic", "not_reentrant")
+    unpacked.clear()
+    report = gradcheck_report(function, (numbers(3),), fast_mode=True)
+    assert report.code == "not_reentrant"
+
+
+def test_a_run_for_many_points_must_give_what_single_runs_give():
+    """A function that treats a batch in another way than one point is run point by point."""
+    calls = []
+
+    def function(x):
+        calls.append(None)
+        return x * x if type(x) is tp.Tensor else x * x + 0.001
+
+    assert gradcheck(function, (numbers(6),))
+    assert len(calls) > 12
+
+    def twice(x):  # here the difference would not show in the batch alone
+        return x * x * (1 if type(x) is tp.Tensor else 2)
+
+    assert gradcheck(twice, (numbers(6),))
+
+
+@pytest.mark.parametrize("dtype", [tp.float64, tp.complex128])
+def test_batches_change_no_verdict(dtype, monkeypatch):
+    """Right and wrong functions, with runs for many points and without."""
+    from tensorplay.autograd.gradcheck import numerical
+
+    def wrong(x):
+        y = x.detach() * x  # a factor is lost
+        return tp.stack([y.sum(0), (x * x.flip(0)).sum(0)])
+
+    functions = [wrong, lambda x: (x @ x.t()).exp(), lambda x: x.detach() * x * x, lambda x: x[0]]
+    x = numbers(3, 3, dtype=dtype)
+    together = [gradcheck_report(f, (x,)) for f in functions]
+    by_batches = numerical.Differences._by_batches
+    done = []
+    monkeypatch.setattr(numerical.Differences, "_by_batches", lambda *_: 0)
+    apart = [gradcheck_report(f, (x,)) for f in functions]
+    monkeypatch.setattr(
+        numerical.Differences, "_by_batches", lambda *a: done.append(by_batches(*a)) or done[-1]
+    )
+    for f in functions:
+        gradcheck_report(f, (x,))
+    assert min(done) == 9  # all elements were taken together
+    for one, two in zip(together, apart, strict=True):
+        assert [p.verdict for p in one.pairs] == [p.verdict for p in two.pairs]
+        assert [p.cause for p in one.pairs] == [p.cause for p in two.pairs]
+        for left, right in zip(one.pairs, two.pairs, strict=True):
+            np.testing.assert_allclose(left.numerical, right.numerical, rtol=1e-7, atol=1e-7)

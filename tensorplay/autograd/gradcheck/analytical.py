@@ -15,7 +15,14 @@ from tensorplay.autograd import forward_ad
 from tensorplay.autograd.batched import Level, batch, expose
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.gradcheck.numerical import Layout, tensors_in
-from tensorplay.autograd.graph import AccumulateGrad, Edge, Node, RemovableHandle, edge_of
+from tensorplay.autograd.graph import (
+    AccumulateGrad,
+    Edge,
+    Node,
+    RemovableHandle,
+    SavedTensor,
+    edge_of,
+)
 
 # Elements that the gradients of a batch of passes may have at most, in the widest place.
 _MOST_TOGETHER = 250_000
@@ -109,15 +116,22 @@ class Reverse:
         return ReverseJacobian(matrices, defined)
 
     @cached_property
+    def is_own(self) -> bool:
+        """Whether all formulas are those of the product's operators, without code of people.
+
+        These take batches of gradients, and keep nothing between two runs.
+        """
+        return all(_is_own(node) for node in _reachable(self._roots))
+
+    @cached_property
     def together(self) -> int:
         """How many passes are run as one, on a batch of gradients.
 
-        Formulas of the product's own operators may be; those of people are run as they will be
-        used, for one gradient at a time.
+        Formulas of people are run as they will be used, for one gradient at a time.
         """
-        nodes = _reachable(self._roots)
-        if not all(_runs_on_batches(node) for node in nodes):
+        if not self.is_own:
             return 1
+        nodes = _reachable(self._roots)
         widest = max((s.numel for n in nodes for s in n.outputs if s is not None), default=1)
         return max(1, min(256, _MOST_TOGETHER // max(widest, 1)))
 
@@ -174,7 +188,7 @@ def _reachable(roots: Sequence[Edge]) -> list[Node]:
     return nodes
 
 
-def _runs_on_batches(node: Node) -> bool:
+def _is_own(node: Node) -> bool:
     """Tell whether a node belongs to the product's own operators, and nobody has hooks on it."""
     if node._pre_hooks or node._post_hooks or node._tensor_hooks:
         return False
@@ -182,7 +196,17 @@ def _runs_on_batches(node: Node) -> bool:
         hooks = node.variable._hooks
         return hooks is None or not hooks.grad
     primitive = getattr(node, "primitive", None)
-    return primitive is not None and primitive.schema.namespace is None
+    if primitive is None or primitive.schema.namespace is not None:
+        return False
+    saved = getattr(node, "_saved", {}).values()
+    return not any(_is_packed(value) for value in saved)
+
+
+def _is_packed(value: Any) -> bool:
+    """Tell whether a saved tensor comes back through a function of people's own."""
+    if isinstance(value, list):
+        return any(_is_packed(v) for v in value)
+    return isinstance(value, SavedTensor) and value._packed is not None
 
 
 def raw_gradient_types(
