@@ -9,6 +9,7 @@ import importlib
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def _how(spec: OperatorSpec, derivative: Any) -> str:
     return f"C++ function {spec.backward.operator}" if spec.backward is not None else "none"
 
 
+_lock = threading.RLock()
 # File to digest of its content and what it registered.
 _loaded: dict[Path, tuple[str, OperatorModule]] = {}
 
@@ -112,15 +114,33 @@ def load_module(path: str | os.PathLike[str]) -> OperatorModule:
     specs: list[OperatorSpec | Declaration] = [*description.operators]
     specs += description.declarations
     callables = {s.name: _resolve(s, file) for s in specs}
-    for spec in specs:
-        _check_free(spec.name, file)
-    library = _open(content, file, description)
+    with _lock:
+        before = _loaded.get(file)
+        if before is not None and before[0] == digest and _is_registered(before[1]):
+            return before[1]  # another thread was first
+        for spec in specs:
+            _check_free(spec.name, file)
+        library = _open(content, file, description)
+        old = before[1]._operators if before is not None else {}
+        made = _define(description, library, file, callables, old)
+        module = OperatorModule(file, description, made)
+        _loaded[file] = (digest, module)
+    return module
+
+
+def _define(
+    description: Description,
+    library: Any,
+    file: Path,
+    callables: Mapping[str, Mapping[str, Callable[..., Any]]],
+    old: Mapping[str, CustomOpDef],
+) -> dict[str, CustomOpDef]:
+    """Register everything that a file describes, and drop what an older form of it had besides."""
     try:
         kernels = kernels_of((o.kernel for o in description.operators), library)
     except AttributeError as problem:
         message = f"[load] {file} is damaged: {problem}. Build it again."
         raise RuntimeError(message) from None
-    old = before[1]._operators if before is not None else {}
     try:
         with all_or_nothing():
             made = dict(define_operators(description.operators, kernels, owner=str(file)))
@@ -136,9 +156,7 @@ def load_module(path: str | os.PathLike[str]) -> OperatorModule:
         raise RuntimeError(message) from problem
     shown = [o.opname for o in description.operators if not o.helper]
     shown += [d.name.split("::")[1] for d in description.declarations]
-    module = OperatorModule(file, description, {name: made[name] for name in shown})
-    _loaded[file] = (digest, module)
-    return module
+    return {name: made[name] for name in shown}
 
 
 def _is_registered(module: OperatorModule) -> bool:
