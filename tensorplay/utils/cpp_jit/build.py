@@ -84,9 +84,11 @@ class Build:
     unloadable
         Whether the library may be unloaded once nothing in Python refers to it.
     cuda
-        Of a library with CUDA code, else None: ``toolkit`` (its version), ``targets`` (such as
-        ``sm_90``), ``reason`` (why these), and ``kernels``, a list with ``name``, ``target``,
-        ``registers``, and in bytes ``shared``, ``stack``, ``spill_stores``, ``spill_loads``.
+        Of a library with CUDA code, else None: ``route`` (``"nvrtc"``, ``"nvcc"`` or ``"hipcc"``),
+        ``toolkit`` (its version), ``targets`` (such as ``sm_90``), ``reason`` (why these),
+        ``launch`` (exports that are launched on a grid), and ``kernels``, a list with ``name``,
+        ``target``, ``registers``, and in bytes ``shared``, ``stack``, ``spill_stores``,
+        ``spill_loads``.
     """
 
     name: str
@@ -450,6 +452,7 @@ def _publish(
             ".o",
             ".obj",
             ".cubin",
+            ".ptx",
             ".rsp",
             ".exp",
         }:

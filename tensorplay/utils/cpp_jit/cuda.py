@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import os
 import re
 import shlex
@@ -60,8 +61,26 @@ class Target:
         return f"{', '.join(self.architectures)} ({self.reason})"
 
 
+def package_folders() -> tuple[Path, ...]:
+    """Return the folders of NVIDIA's Python packages."""
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):
+        return ()
+    return tuple(map(Path, (spec and spec.submodule_search_locations) or ()))
+
+
+def toolkit_roots() -> tuple[Path, ...]:
+    """Return folders that may be a toolkit's, found without starting its compiler."""
+    homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
+    roots = [Path(home) for home in homes if home]
+    if on_path := shutil.which("nvcc"):
+        roots.append(Path(os.path.realpath(on_path)).parents[1])
+    return tuple(dict.fromkeys((*roots, Path(_USUAL).parents[1])))
+
+
 def find_nvcc() -> toolchain.Compiler:
-    """Return the CUDA compiler of ``CUDA_HOME``, of PATH or of the usual folder.
+    """Return the CUDA compiler of ``CUDA_HOME``, PATH, the usual folder or the Python packages.
 
     Raises
     ------
@@ -72,12 +91,18 @@ def find_nvcc() -> toolchain.Compiler:
     places = [str(Path(home, "bin", "nvcc")) for home in homes if home]
     found = next((place for place in places if os.access(place, os.X_OK)), None)
     found = found or shutil.which("nvcc")
-    if found is None and os.access(_USUAL, os.X_OK):
-        found = _USUAL
+    packaged = [
+        str(path) for folder in package_folders() for path in sorted(folder.glob("cu*/bin/nvcc"))
+    ]
+    for place in (_USUAL, *reversed(packaged)):
+        if found is None and os.access(place, os.X_OK):
+            found = place
     if found is None:
-        looked = ", ".join([*places, "nvcc on PATH", _USUAL])
+        looked = [*places, "nvcc on PATH", _USUAL, "the Python package nvidia-cuda-nvcc"]
         raise MissingToolError(
-            f"no CUDA compiler: looked for {looked}.\nInstall one and run the cell again:\n"
+            f"no CUDA compiler: looked for {', '.join(looked)}.\n"
+            "Install one and run the cell again:\n"
+            "  pip:   pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl\n"
             "  conda: conda install -c nvidia cuda-nvcc cuda-cudart-dev\n"
             "  apt:   sudo apt-get install nvidia-cuda-toolkit\n"
             "or set CUDA_HOME to the toolkit's folder."
@@ -290,31 +315,16 @@ def embedded(cubins: Mapping[str, bytes], work: Path) -> str:
         if not content:
             raise ValueError(f"[cpp_jit] embed_cubin: the binary {name!r} is empty")
         (work / f"{name}.cubin").write_bytes(content)
-        symbol = f"__tvm_ffi__cubin_{name}"
-        lines.append(
-            f'asm(".pushsection .rodata\\n.balign 64\\n'
-            f".globl {symbol}\\n.hidden {symbol}\\n{symbol}:\\n"
-            f'.incbin \\"{name}.cubin\\"\\n'
-            f".globl {symbol}_end\\n.hidden {symbol}_end\\n{symbol}_end:\\n"
-            f'.byte 0\\n.popsection\\n");'
-        )
+        lines.append(incbin(f"__tvm_ffi__cubin_{name}", f"{name}.cubin"))
     return "\n".join(lines) + "\n"
 
 
-def refuse_hip(name: str, backend: str | None) -> None:
-    """Raise for backends that are not built.
-
-    Raises
-    ------
-    ValueError
-        It is none of the engine's.
-    NotImplementedError
-        It is ``"hip"``.
-    """
-    if backend in {None, "cuda"}:
-        return
-    if backend == "hip":
-        raise NotImplementedError(
-            f"[cpp_jit] library {name!r}: backend='hip' is not built here. Use tvm_ffi.cpp."
-        )
-    raise ValueError(f"[cpp_jit] library {name!r}: expected backend 'cuda', got {backend!r}")
+def incbin(symbol: str, file: str) -> str:
+    """Return assembly in C++ that embeds a file between ``symbol`` and ``symbol_end``."""
+    return (
+        f'asm(".pushsection .rodata\\n.balign 64\\n'
+        f".globl {symbol}\\n.hidden {symbol}\\n{symbol}:\\n"
+        f'.incbin \\"{file}\\"\\n'
+        f".globl {symbol}_end\\n.hidden {symbol}_end\\n{symbol}_end:\\n"
+        f'.byte 0\\n.popsection\\n");'
+    )

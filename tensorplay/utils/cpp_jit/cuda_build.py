@@ -1,4 +1,4 @@
-"""Libraries with CUDA sources: nvcc for the CUDA text, the C++ compiler for everything else."""
+"""Libraries with CUDA or HIP text: a device compiler for that, the C++ compiler for the rest."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import hashlib
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorplay.utils.cpp_jit import cuda, support, toolchain
+from tensorplay.utils.cpp_jit import cuda, cuda_kernels, support, toolchain
 from tensorplay.utils.cpp_jit.build import (
     Build,
     chosen_cache,
@@ -31,12 +32,13 @@ from tensorplay.utils.cpp_jit.compile import (
     next_rung,
     texts_of,
 )
-from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
+from tensorplay.utils.cpp_jit.diagnostics import Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
 from tensorplay.utils.cpp_jit.exports import check_exports
 from tensorplay.utils.cpp_jit.flags import Options
+from tensorplay.utils.cpp_jit.gpu import CUDA, Backend
 from tensorplay.utils.cpp_jit.resources import jobs
-from tensorplay.utils.cpp_jit.source import implied_headers, needs_full_headers, scan
+from tensorplay.utils.cpp_jit.source import implied_headers, names, needs_full_headers, scan
 from tensorplay.utils.cpp_jit.store import (
     FORMAT,
     Cache,
@@ -44,15 +46,10 @@ from tensorplay.utils.cpp_jit.store import (
     parse_dependencies,
 )
 
-#: Linked in, so that a library can be loaded, and can say what it lacks, without the toolkit.
-CUDA_LIBRARIES = ("-lcudart_static", "-ldl", "-lrt", "-lpthread")
-
-_WATCHED = ("-Wl,--wrap=__cudaLaunchKernel", "-Wl,--wrap=cudaLaunchKernel")
-
 
 @dataclass(frozen=True)
 class CudaUnit:
-    """A library of up to one C++ and one CUDA unit and of binaries to embed.
+    """A library of up to one C++ and one CUDA or HIP unit and of binaries to embed.
 
     The exports belong to the C++ unit if there is one, as the engine has it.
     """
@@ -60,6 +57,7 @@ class CudaUnit:
     cpp: Unit | None
     cuda: Unit | None
     cubins: Mapping[str, bytes]
+    backend: Backend = CUDA
 
     @property
     def first(self) -> Unit:
@@ -80,14 +78,16 @@ def build_cuda(unit: CudaUnit) -> Build:
     MissingToolError
         It is not in the cache, and a compiler is missing.
     """
-    target = cuda.target()
+    unit = _with_exported_kernels(unit)
+    backend = unit.backend
+    target = backend.target()
     cubins = {name: hashlib.sha256(content).hexdigest() for name, content in unit.cubins.items()}
     options = request_of(unit.first.options)
     parts = [p and dataclasses.replace(p, options=Options()) for p in (unit.cpp, unit.cuda)]
     described = [dataclasses.asdict(part) if part else None for part in parts]
     name = unit.first.name
     request = digest(
-        f"cuda {FORMAT}",
+        f"{backend.name} {FORMAT}",
         json.dumps([described, options, cubins, target.flags]),
         str(Path.cwd()),
         toolchain.environment_key(),
@@ -96,11 +96,21 @@ def build_cuda(unit: CudaUnit) -> Build:
         sys.platform,
     )
 
+    only_kernels = backend is CUDA and cuda_kernels.takes(unit.cpp, unit.cuda)
+    if unit.cuda and not only_kernels:
+        _refuse_kernels(unit.cuda, texts_of(unit.cuda))
+
     def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
-        return _compile(unit, target, work, compiler, cache)
+        build = _compile_kernels if only_kernels else _compile
+        return build(unit, target, work, compiler, cache)
 
     def facts() -> dict[str, Any]:
         found = facts_of(unit.first)
+        if unit.cuda and unit.cuda is not unit.first:  # kernels that are exported beside functions
+            more = facts_of(unit.cuda)
+            known = {n: p for n, p in more["signatures"].items() if n in unit.cuda.exports}
+            found["signatures"] |= known
+            found["docs"] |= more["docs"]
         inputs = {
             **found["inputs"],
             "the CUDA source": digest(unit.cuda.source.text) if unit.cuda else "",
@@ -111,26 +121,106 @@ def build_cuda(unit: CudaUnit) -> Build:
         }
         return {**found, "stateful": True, "unloadable": False, "inputs": inputs}
 
+    second = cuda_kernels.device_compiler if only_kernels else backend.find
     cache = chosen_cache(unit.first.options)
-    return find_or_build(name, request, cache, produce, facts, cuda.find_nvcc)
+    return find_or_build(name, request, cache, produce, facts, second)
+
+
+def _with_exported_kernels(unit: CudaUnit) -> CudaUnit:
+    """Give the exports of the C++ text that only the CUDA text has, as kernels, to that."""
+    if unit.cpp is None or unit.cuda is None:
+        return unit
+    kernels = cuda_kernels.kernels_of(scan(unit.cuda.source.text))
+    words = names(scan(unit.cpp.source.text).code)
+    moved = {
+        name: doc for name, doc in unit.cpp.exports.items() if name in kernels and name not in words
+    }
+    kept = {name: doc for name, doc in unit.cpp.exports.items() if name not in moved}
+    return dataclasses.replace(
+        unit,
+        cpp=dataclasses.replace(unit.cpp, exports=kept),
+        cuda=dataclasses.replace(unit.cuda, exports={**unit.cuda.exports, **moved}),
+    )
+
+
+def _compile_kernels(
+    unit: CudaUnit, target: cuda.Target, work: Path, compiler: toolchain.Compiler, cache: Cache
+) -> Product:
+    """Build a library whose CUDA text holds only kernels; see `cuda_kernels`."""
+    if unit.cuda is None:
+        raise ValueError("[cpp_jit] expected CUDA text, got none")
+    text = unit.cuda
+    cuda_kernels.check(text, cuda_kernels.kernels_of(scan(text.source.text)))
+    with ThreadPoolExecutor(2) as pool:
+        making = pool.submit(cuda_kernels.compile_binaries, text, target, work, cache)
+        cpp = _cpp_part(unit, unit.cpp, (), "TP_EXPORT", work)
+        host = compile_unit(cpp, work, compiler, cache, link=False) if cpp else None
+        full = host is not None and host.rung != "light"
+        common = support.common(cache, compiler, full=full)
+        start = time.perf_counter()
+        launch = support.launcher_objects(cache, compiler, common.traits)
+        shared_seconds = common.seconds + time.perf_counter() - start
+        made = making.result()
+    launcher = cuda_kernels.launcher_text(text, target, made)
+    (work / cuda_kernels.LAUNCHER).write_text(launcher, "utf-8", newline="")
+    parts = (cuda_kernels.LAUNCHER, *((host.library,) if host else ()))
+    engine = str(toolchain.find_engine().library)
+    objects = (*map(str, launch), *common.objects)
+    options = unit.first.options
+    link = link_arguments(common.traits, Link(objects, engine, ("-ldl", *options.ldflags)))
+    if options.is_object:
+        link = ("-r", "-nostdlib", *objects)
+    flags = cuda_kernels.launcher_flags(common.traits.kind, text)
+    done = toolchain.run(compiler, (*flags, *parts, *link, "-o", "library"), work)
+    log = "\n".join(filter(None, (made.log, host.log if host else "", done.output)))
+    commands = (made.command, *(host.commands if host else ()), done.command)
+    if done.returncode:
+        found = parse(done.output, texts_of(unit.first))
+        raise BuildError(render(found, done.output), diagnostics=found, log=log, commands=commands)
+    return Product(
+        library="library",
+        commands=commands,
+        diagnostics=(*(host.diagnostics if host else ()), *made.diagnostics),
+        dependencies=(*(host.dependencies if host else ()), *made.dependencies),
+        precompiled=host.precompiled if host else None,
+        rung=host.rung if host else "light",
+        log=log,
+        shared_seconds=shared_seconds + (host.shared_seconds if host else 0.0),
+        output=options.output,
+        system_paths=common.traits.include_paths,
+        cuda={
+            "route": made.route,
+            "toolkit": made.version,
+            "targets": list(target.architectures),
+            "reason": target.reason,
+            "kernels": cuda.kernels(made.log),
+            "launch": list(cuda_kernels.exported(text)),
+        },
+    )
+
+
+def _cpp_part(
+    unit: CudaUnit, cpp: Unit | None, flags: Sequence[str], macro: str, work: Path
+) -> Unit | None:
+    """Return the C++ unit with the binaries to embed, or None."""
+    if cpp is None:
+        return None
+    generated = cpp.generated
+    if unit.cubins:
+        generated += cuda.embedded(unit.cubins, work)
+    options = dataclasses.replace(cpp.options, cflags=(*cpp.options.cflags, *flags), output="")
+    return dataclasses.replace(cpp, generated=generated, options=options, export_macro=macro)
 
 
 def _compile(
     unit: CudaUnit, target: cuda.Target, work: Path, compiler: toolchain.Compiler, cache: Cache
 ) -> Product:
-    toolkit = cuda.find_toolkit()
+    backend = unit.backend
+    toolkit = backend.toolkit()
     includes = tuple(flag for path in toolkit.include_paths for flag in ("-isystem", path))
     parts: list[Callable[[], Product]] = []
-    if unit.cpp:
-        cpp = unit.cpp
-        if unit.cubins:
-            generated = cpp.generated + cuda.embedded(unit.cubins, work)
-            cpp = dataclasses.replace(cpp, generated=generated)
-        macro = "TP_EXPORT_LAUNCHING" if unit.cuda else "TP_EXPORT"
-        options = dataclasses.replace(
-            cpp.options, cflags=(*cpp.options.cflags, *includes), output=""
-        )
-        cpp = dataclasses.replace(cpp, options=options, export_macro=macro)
+    macro = "TP_EXPORT_LAUNCHING" if unit.cuda else "TP_EXPORT"
+    if cpp := _cpp_part(unit, unit.cpp, includes, macro, work):
         parts.append(lambda: compile_unit(cpp, work, compiler, cache, link=False))
     if unit.cuda:
         text = unit.cuda
@@ -140,9 +230,8 @@ def _compile(
         products = [future.result() for future in [pool.submit(part) for part in parts]]
     commands = [command for product in products for command in product.commands]
     first = unit.first
-    watched = () if unit.cuda is None else _WATCHED  # see cuda_export.h
-    folders = (f"-L{path}" for path in toolkit.library_paths)
-    ldflags = (*watched, *folders, *CUDA_LIBRARIES, *first.options.ldflags)
+    watched = () if unit.cuda is None else backend.watched  # see cuda_export.h
+    ldflags = (*watched, *backend.link_flags(toolkit), *first.options.ldflags)
     engine = str(toolchain.find_engine().library)
     link = link_arguments(common.traits, Link(common.objects, engine, ldflags))
     if first.options.is_object:
@@ -166,13 +255,22 @@ def _compile(
         output=first.options.output,
         shared_seconds=common.seconds,
         system_paths=(*common.traits.include_paths, *toolkit.include_paths),
-        cuda={
-            "toolkit": toolkit.version,
-            "targets": list(target.architectures),
-            "reason": target.reason,
-            "kernels": cuda.kernels(products[-1].log) if unit.cuda else [],
-        },
+        cuda=described(backend, toolkit, target, products[-1].log if unit.cuda else ""),
     )
+
+
+def described(
+    backend: Backend, toolkit: cuda.Toolkit, target: cuda.Target, log: str
+) -> dict[str, Any]:
+    """Return what `Build.cuda` holds."""
+    return {
+        "route": backend.route,
+        "toolkit": toolkit.version,
+        "targets": list(target.architectures),
+        "reason": target.reason,
+        "kernels": backend.kernels(log),
+        "launch": [],
+    }
 
 
 def _compile_cuda(
@@ -181,25 +279,22 @@ def _compile_cuda(
     """Compile the CUDA text to an object file, with the light headers if they are enough."""
     texts = texts_of(text)
     scans = (scan(text.preamble), scan(text.source.text))
-    _refuse_kernels(text, texts)
     check_exports(text.exports, scans[1], scans[0], texts)
     rung = "full" if needs_full_headers(scans) else "light"
     flags = (
-        *("-std=c++17", "-O2", "-Xcompiler=-fPIC", "-Xptxas=-v"),
-        *target.flags,
-        *(("--threads", str(jobs(len(target.flags)))) if len(target.flags) > 1 else ()),
+        *unit.backend.compile_flags(target),
         *text.options.cuda_cflags,
         *(f"-I{path}" for path in text.options.include_paths),
         *(("-I", str(Path.cwd())) if scans[1].local_includes else ()),
         *(word for folder in support.include_paths() for word in ("-isystem", folder)),
-        *("-MD", "-MF", "cuda.d", "-c", "cuda.cu", "-o", "cuda.o"),
+        *("-MD", "-MF", "cuda.d", "-c", *unit.backend.language, "cuda.cu", "-o", "cuda.o"),
     )
     commands: list[tuple[str, ...]] = []
     logs: list[str] = []
     while True:
         implied = implied_headers(scans) if rung == "light" else ()
         (work / "cuda.cu").write_text(_cuda_text(text, target, rung, implied), "utf-8", newline="")
-        done = cuda.run_nvcc(toolkit, flags, work)
+        done = unit.backend.run(toolkit, flags, work)
         commands.append(done.command)
         logs.append(done.output)
         found = parse(done.output, texts)
@@ -226,23 +321,27 @@ def _compile_cuda(
 
 
 def _refuse_kernels(text: Unit, texts: Texts) -> None:
-    """Raise for a `__global__` function among the exports: it has no grid to run on."""
-    for function in scan(text.source.text).functions:
-        if function.name in text.exports and re.search(r"\b__global__\b", function.result):
-            line = text.source.first_line + function.line - 1
+    """Raise for kernels that are exported with host code around: they have no grid to run on."""
+    kernels = cuda_kernels.kernels_of(scan(text.source.text))
+    found = []
+    for name in text.exports:
+        if name in kernels:
             message = (
-                f"`{function.name}` is a kernel (__global__), which cannot be called from Python; "
-                "export a function that launches it"
+                f"`{name}` is a kernel (__global__), which cannot be called here; export a "
+                "function that launches it, or give CUDA kernels a library without other exports"
             )
-            error = Diagnostic(
-                line,
-                None,
-                "error",
-                message,
-                file=texts.own,
-                source_line=texts.line(texts.own, line),
+            line = text.source.first_line + kernels[name].line - 1
+            found.append(cuda_kernels.error_at(line, message, texts))
+        elif re.search(rf"\btemplate\s*<[^;{{]*__global__[^;{{]*\b{name}\s*\(",
+                       scan(text.source.text).code):  # fmt: skip
+            message = (
+                f"`{name}` is a template; write a kernel for each type, such as "
+                f"__global__ void {name}_float(…), and let them share a __device__ template"
             )
-            raise BuildError(str(error), diagnostics=(error,))
+            place = texts.find(name) or (text.source.first_line, None)
+            found.append(cuda_kernels.error_at(place[0], message, texts))
+    if found:
+        raise BuildError("\n".join(map(str, found)), diagnostics=found)
 
 
 def _cuda_text(text: Unit, target: cuda.Target, rung: str, implied: Sequence[str]) -> str:
@@ -250,7 +349,7 @@ def _cuda_text(text: Unit, target: cuda.Target, rung: str, implied: Sequence[str
     lines += [f"#include <{name}>" for name in implied]
     lines += [f"#line {text.source.first_line} {c_string(text.shown_name)}", text.source.text]
     lines.append('#line 1 "<exports>"')
-    lines.append(f"TP_CUDA_AFTER_LAUNCH({c_string(target.text)})")
+    lines.append(f"TP_CUDA_LAUNCHES({c_string(target.text)})")
     parameters = {f.name: [p.name for p in f.parameters] for f in scan(text.source.text).functions}
     for name, doc in text.exports.items():
         known = c_string(",".join(parameters.get(name, ())))

@@ -32,7 +32,7 @@ _NVCC = re.compile(
     r"(?: #[\w-]+)?: (?P<text>.*)$"
 )
 _NVCC_CARET = re.compile(r"^  (?P<blank> *)\^\s*$")
-_NVCC_FATAL = re.compile(r"^(?:nvcc|ptxas)\s*(?:fatal|error)\s*: (?P<text>.*)$")
+_NVCC_FATAL = re.compile(r"^(?:nvcc|ptxas|nvrtc|nvlink)\s*:?\s*(?:fatal|error)\s*: (?P<text>.*)$")
 #: Microsoft's cl and link. The words before the numbers are in the language of the system.
 _CL = re.compile(
     r"^(?P<file>(?:[A-Za-z]:)?[^:()\n]+)\((?P<line>\d+)(?:,(?P<column>\d+))?\)\s*: "
@@ -199,6 +199,8 @@ def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
                 required = int(context["line"]), int(column) if column else None
             continue
         if found := _MESSAGE.match(line):
+            if "-Rpass-analysis=kernel-resource-usage" in line:
+                continue  # facts about kernels, which `hip.kernels` reads
             draft = _from_message(found)
             if found["level"] in _REMARKS:
                 drafts.append(draft)
@@ -319,12 +321,36 @@ def _from_linker(line: str, texts: Texts) -> list[_Draft]:
             return []
         return [_Draft("", 0, None, "error", f"linker: {found['text']}")]
     if found := _NVCC_FATAL.match(line):
-        return [_Draft("", 0, None, "error", found["text"])]
+        return [_from_assembler(found["text"], texts)]
     if found := _DRIVER.match(line):
         if "terminated" in found["text"]:  # explained from the exit status
             return []
         return [_Draft("", 0, None, "error", found["text"])]
     return []
+
+
+def _from_assembler(text: str, texts: Texts) -> _Draft:
+    """Return what ptxas or a CUDA compiler's driver says, at the kernel that it names."""
+    symbol = re.search(r"\b(?:[Ee]ntry )?[Ff]unction '(\w+)'", text)
+    if symbol is None:
+        return _Draft("", 0, None, "error", text)
+    name = _last_name(symbol[1])
+    place = texts.find(name)
+    if place is None:
+        return _Draft("", 0, None, "error", text)
+    return _Draft(texts.own, *place, "error", text.replace(f"'{symbol[1]}'", f"`{name}`"))
+
+
+def _last_name(symbol: str) -> str:
+    """Return the function's own name in a mangled C++ symbol, or the symbol."""
+    rest = re.sub(r"^_ZN?L?", "", symbol) if symbol.startswith("_Z") else ""
+    name = symbol
+    while found := re.match(r"L?(\d+)", rest):
+        end = found.end() + int(found[1])
+        name, rest = rest[found.end() : end], rest[end:]
+        if not symbol.startswith("_ZN"):
+            break
+    return name
 
 
 def render(diagnostics: Iterable[Diagnostic], log: str = "") -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorplay.utils.cpp_jit import cuda, support, toolchain
+from tensorplay.utils.cpp_jit import cuda, gpu, support, toolchain
 from tensorplay.utils.cpp_jit.build import (
     Build,
     chosen_cache,
@@ -28,7 +28,7 @@ from tensorplay.utils.cpp_jit.commands import (
     object_suffix,
 )
 from tensorplay.utils.cpp_jit.compile import Product, read_dependencies
-from tensorplay.utils.cpp_jit.cuda_build import CUDA_LIBRARIES
+from tensorplay.utils.cpp_jit.cuda_build import described
 from tensorplay.utils.cpp_jit.diagnostics import Texts, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError
 from tensorplay.utils.cpp_jit.flags import Options, link_inputs
@@ -47,14 +47,16 @@ class _Tree:
     name: str
     files: tuple[str, ...]
     options: Options
-
-    @property
-    def has_cuda(self) -> bool:
-        return any(Path(path).suffix == ".cu" for path in self.files)
+    backend: gpu.Backend | None
 
 
-def build_files(name: str, files: Sequence[str | os.PathLike[str]], options: Options) -> Build:
-    """Build C, C++, CUDA and object files into one library, or find it in the cache.
+def build_files(
+    name: str,
+    files: Sequence[str | os.PathLike[str]],
+    options: Options,
+    backend: str | None = None,
+) -> Build:
+    """Build C, C++, CUDA, HIP and object files into one library, or find it in the cache.
 
     Where the output has the suffix ``.o`` the result is one object file.
 
@@ -69,13 +71,19 @@ def build_files(name: str, files: Sequence[str | os.PathLike[str]], options: Opt
     for path in paths:
         if not Path(path).is_file():
             raise FileNotFoundError(f"[cpp_jit] library {name!r}: there is no file {path}")
-    tree = _Tree(name, paths, options)
-    target = cuda.target() if tree.has_cuda else None
+    tree = _Tree(
+        name,
+        paths,
+        options,
+        gpu.resolve(name, backend) if any(map(_for_device, paths)) else None,
+    )
+    target = tree.backend.target() if tree.backend else None
     native = any("native" in flag for flag in tree.options.cflags)
     request = digest(
         f"files {FORMAT}",
         name,
         json.dumps([tree.files, *request_of(options), target.flags if target else ()]),
+        tree.backend.name if tree.backend else "",
         toolchain.processor() if native else "",
         toolchain.environment_key(),
         support.engine_state(),
@@ -99,8 +107,12 @@ def build_files(name: str, files: Sequence[str | os.PathLike[str]], options: Opt
         states = {"stateful": True, "unloadable": False}
         return {"signatures": {}, "docs": {}, "inputs": inputs, **states}
 
-    second = cuda.find_nvcc if target else None
+    second = tree.backend.find if tree.backend else None
     return find_or_build(name, request, chosen_cache(options), produce, facts, second)
+
+
+def _for_device(path: str) -> bool:
+    return Path(path).suffix.lower() in gpu.SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,7 @@ def _compile_tree(
     cache: Cache,
 ) -> Product:
     common = support.common(cache, compiler)
-    toolkit = cuda.find_toolkit() if target else None
+    toolkit = tree.backend.toolkit() if tree.backend else None
     tools = _Tools(compiler, toolchain.find_c_compiler(compiler), common.traits, toolkit)
     with ThreadPoolExecutor(jobs(len(tree.files))) as pool:
         parts = pool.map(
@@ -141,8 +153,8 @@ def _compile_tree(
         objects = list(parts)
     words = [part.path for part in objects]
     ldflags = tree.options.ldflags
-    if toolkit:
-        ldflags = (*(f"-L{path}" for path in toolkit.library_paths), *CUDA_LIBRARIES, *ldflags)
+    if toolkit and tree.backend:
+        ldflags = (*tree.backend.link_flags(toolkit), *ldflags)
     link = Link(common.objects, str(toolchain.find_engine().library), ldflags)
     if tree.options.is_object and common.traits.kind == "msvc":
         raise NotImplementedError(
@@ -156,15 +168,6 @@ def _compile_tree(
     if done.returncode:
         found = parse(done.output, Texts("", {}))
         raise BuildError(render(found, done.output), diagnostics=found, log=log, commands=commands)
-    described = None
-    if target and toolkit:
-        kernels = [kernel for part in objects for kernel in cuda.kernels(part.output)]
-        described = {
-            "toolkit": toolkit.version,
-            "targets": list(target.architectures),
-            "reason": target.reason,
-            "kernels": kernels,
-        }
     pairs = zip(tree.files, objects, strict=True)
     return Product(
         library="library" if common.traits.kind != "msvc" else "library.dll",
@@ -177,7 +180,9 @@ def _compile_tree(
         precompiled=None,
         rung="files",
         log=log,
-        cuda=described,
+        cuda=described(tree.backend, toolkit, target, "\n".join(part.output for part in objects))
+        if tree.backend and toolkit and target
+        else None,
         output=tree.options.output,
         shared_seconds=common.seconds,
         system_paths=(*common.traits.include_paths, *(toolkit.include_paths if toolkit else ())),
@@ -192,18 +197,14 @@ def _compile_file(
         return _Object(path, None, "", (path,))
     name = f"{number}{object_suffix()}"
     dependencies = work / f"{number}.d"
-    if suffix == ".cu" and target and tools.toolkit:
+    if suffix in gpu.SUFFIXES and tree.backend and target and tools.toolkit:
         system = (w for folder in support.include_paths() for w in ("-isystem", folder))
         words = (
-            *("-std=c++17", "-O2", "-Xcompiler=-fPIC", "-Xptxas=-v", *target.flags),
-            *(
-                *tree.options.cuda_cflags,
-                *(f"-I{folder}" for folder in tree.options.include_paths),
-                *system,
-            ),
-            *("-MD", "-MF", dependencies.name, "-c", path, "-o", name),
+            *(*tree.backend.compile_flags(target), *tree.options.cuda_cflags),
+            *(*(f"-I{folder}" for folder in tree.options.include_paths), *system),
+            *("-MD", "-MF", dependencies.name, "-c", *tree.backend.language, path, "-o", name),
         )
-        done = cuda.run_nvcc(tools.toolkit, words, work)
+        done = tree.backend.run(tools.toolkit, words, work)
     else:
         job = Job(
             source=path,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from tensorplay.utils.cpp_jit import cuda
+from tensorplay.utils.cpp_jit import gpu
 from tensorplay.utils.cpp_jit.build import Build, build_text
 from tensorplay.utils.cpp_jit.compile import Source, Unit
 from tensorplay.utils.cpp_jit.cuda_build import CudaUnit, build_cuda
@@ -214,7 +214,12 @@ def _inline(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> B
     source = Source("\n".join(cuda_texts), f"{name}.cu")
     cuda_unit = Unit(name, source, {} if texts else dict(exports), options=options)
     return build_cuda(
-        CudaUnit(cpp if texts else None, cuda_unit if cuda_texts else None, dict(cubins))
+        CudaUnit(
+            cpp if texts else None,
+            cuda_unit if cuda_texts else None,
+            dict(cubins),
+            gpu.resolve(name, given.get("backend")),
+        )
     )
 
 
@@ -224,7 +229,7 @@ def _files(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> Bu
     paths = [path for group in groups for path in _listed(group)]
     if not paths:
         raise ValueError(f"[cpp_jit] library {name!r}: expected source files, got none")
-    return build_files(name, paths, options)
+    return build_files(name, paths, options, given.get("backend"))
 
 
 def _checked(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> Options:
@@ -232,7 +237,8 @@ def _checked(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> 
     unknown = sorted(set(given) - entry.__known__)  # type: ignore[attr-defined]
     if unknown:
         raise TypeError(f"[cpp_jit] library {name!r}: unexpected argument {unknown[0]!r}")
-    cuda.refuse_hip(name, given.get("backend"))
+    if given.get("backend") is not None:
+        gpu.resolve(name, given["backend"])
     return Options.of(
         cflags=given.get("extra_cflags"),
         cuda_cflags=given.get("extra_cuda_cflags"),

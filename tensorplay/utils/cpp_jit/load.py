@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import os
@@ -201,6 +202,64 @@ class Kernel:
         return result
 
 
+class CudaKernel(Kernel):
+    """A ``__global__`` function of a CUDA text: ``kernel[grid, block](*arguments)`` launches it.
+
+    Grid and block are sizes: an integer or up to three. A third item is the bytes of dynamic shared
+    memory, a fourth the stream as an address; without it the engine's current one. The launch
+    returns at once, as everywhere in CUDA.
+
+    Raises
+    ------
+    TypeError
+        There is no grid; an argument is of another kind or dtype than the kernel's parameter.
+    ValueError
+        A tensor is not on a GPU, on another one than those before, or not contiguous.
+    RuntimeError
+        There is no driver or GPU, no code for this one, or the launch failed.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - the class says it
+        raise TypeError(
+            f"[{self._shown}] is a CUDA kernel, which runs on a grid. "
+            f"Write {self.__name__}[blocks, threads](…)."
+        )
+
+    def __getitem__(self, config: Any) -> Kernel:
+        items = config if isinstance(config, tuple) else (config,)
+        if not 2 <= len(items) <= 4:
+            raise TypeError(
+                f"[{self._shown}] expected [grid, block], [grid, block, shared] or "
+                f"[grid, block, shared, stream], got {len(items)} items."
+            )
+        shared = items[2] if len(items) > 2 else 0
+        stream = items[3] if len(items) > 3 else None
+        sizes = (*self._size("grid", items[0]), *self._size("block", items[1]))
+        if not isinstance(shared, (int, np.integer)) or shared < 0:
+            raise TypeError(f"[{self._shown}] expected bytes of shared memory, got {shared!r}.")
+        if stream is not None and not isinstance(stream, int):
+            stream = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+            if not isinstance(stream, int):
+                raise TypeError(
+                    f"[{self._shown}] expected a stream or its address, got {stream!r}."
+                )
+        launch = functools.partial(self._function, *sizes, int(shared), stream)
+        return Kernel(
+            launch, self.__name__, self.__module__, self._parameters, self.__doc__, self._read_only
+        )
+
+    def _size(self, what: str, given: Any) -> tuple[int, int, int]:
+        sizes = tuple(given) if isinstance(given, Sequence) else (given,)
+        if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, np.integer)) for n in sizes):
+            raise TypeError(
+                f"[{self._shown}] expected a {what} of one to three integers, got {given!r}."
+            )
+        if any(n < 1 for n in sizes):
+            raise ValueError(f"[{self._shown}] expected a {what} of positive sizes, got {given!r}.")
+        x, y, z = (*map(int, sizes), *(1, 1, 1)[len(sizes) :])
+        return x, y, z
+
+
 def _inspected(parameter: Parameter) -> inspect.Parameter:
     default = parameter.value
     return inspect.Parameter(
@@ -255,7 +314,17 @@ class Module:
         File that was asked for.
     signatures, docs
         Parameters and documentation by function, where they are known.
+    launched
+        Those that are CUDA kernels.
+
+    Attributes
+    ----------
+    build
+        The `Build` that the library comes from, with its commands, diagnostics and, of CUDA code,
+        what it was built for; None for libraries that were built elsewhere.
     """
+
+    build: Build | None = None
 
     def __init__(
         self,
@@ -264,8 +333,10 @@ class Module:
         path: Path | None,
         signatures: Signatures | None = None,
         docs: Mapping[str, str] | None = None,
+        launched: Collection[str] = (),
     ) -> None:
         self._module = module
+        self._launched = frozenset(launched)
         self._signatures = dict(signatures or {})
         self._docs = dict(docs or {})
         self._kernels: dict[str, Kernel] = {}
@@ -306,7 +377,8 @@ class Module:
             if known is not None:
                 parameters = [Parameter(str(p[0]), str(p[1]), p[2]) for p in known]
             doc = self._docs.get(name) or self.get_function_doc(name)
-            kernel = Kernel(
+            kind = CudaKernel if name in self._launched else Kernel
+            kernel = kind(
                 function, name, self.__name__, parameters, doc, self._read_only.get(name, ())
             )
             self._kernels[name] = kernel
@@ -367,7 +439,9 @@ def load_build(build: Build, keep: bool | None = None) -> Module:
         build.library,
         build.signatures,
         build.docs,
+        (build.cuda or {}).get("launch", ()),
     )
+    module.build = build
     if not build.stateful:
         _loaded[build.library] = module
     return module
@@ -397,7 +471,8 @@ def load_module(path: str | os.PathLike[str], **kwargs: Any) -> Module:
     name = described["name"] if ours else file.stem.removeprefix("lib")
     if not ours:
         described = {}
-    return Module(module, name, file, described.get("signatures"), described.get("docs"))
+    launched = (described.get("cuda") or {}).get("launch", ())
+    return Module(module, name, file, described.get("signatures"), described.get("docs"), launched)
 
 
 def system_lib(symbol_prefix: str = "") -> Module:

@@ -33,6 +33,10 @@ _NOT_FUNCTION_NAMES = (
 )
 _NOT_FUNCTIONS = frozenset(_NOT_FUNCTION_NAMES.split())
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+#: Qualifiers of kernels that look like a parameter list.
+_CUDA_BOUNDS = re.compile(
+    r"\b__(?:launch_bounds|cluster_dims|maxnreg|block_size|align)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)"
+)
 
 #: Names of ``tvm::ffi`` and of its macros that the light headers offer.
 _LIGHT_NAMES = frozenset(
@@ -233,6 +237,7 @@ def _has_global(flat: str) -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=64)
 def scan(text: str) -> Scan:
     """Return what the text shows before a compiler reads it."""
     text = text.replace("\r\n", "\n")
@@ -344,7 +349,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 def _functions(code: str) -> tuple[Function, ...]:
     """Return the functions defined at namespace level."""
-    flat = _without_preprocessor(code)
+    flat = _CUDA_BOUNDS.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), _without_preprocessor(code))
     found: list[Function] = []
     depth = 0  # braces that are neither a namespace nor extern "C"
     start = 0  # where the current declaration begins

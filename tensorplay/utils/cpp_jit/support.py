@@ -204,6 +204,11 @@ def runtime_objects(
     return tuple(path for group in groups for path in _objects_of(cache, compiler, traits, group))
 
 
+def launcher_objects(cache: Cache, compiler: Compiler, traits: Traits) -> tuple[Path, ...]:
+    """Return the object file that launches embedded CUDA kernels, building it if needed."""
+    return _objects_of(cache, compiler, traits, [RUNTIME / "cuda" / "launch.cpp"])
+
+
 def _objects_of(
     cache: Cache, compiler: Compiler, traits: Traits, sources: Sequence[Path]
 ) -> tuple[Path, ...]:
