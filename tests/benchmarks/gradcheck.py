@@ -105,19 +105,26 @@ def step_of(module: Any) -> Thunk:
 
 
 def alternate(ours: Thunk, theirs: Thunk | None, seconds: float) -> tuple[float, float | None]:
-    """Return the median time of each, taken by turns for about `seconds`."""
+    """Return the median time of each, taken by turns for about `seconds`.
+
+    As in `timeit` no garbage is collected meanwhile: whose turn that falls in is chance.
+    """
     ours()
     if theirs is not None:
         theirs()
     taken: list[list[float]] = [[], []]
-    stop = time.perf_counter() + seconds
-    while time.perf_counter() < stop or len(taken[0]) < 3:
-        for times, thunk in zip(taken, (ours, theirs), strict=True):
-            if thunk is not None:
-                gc.collect()
-                start = time.process_time()
-                thunk()
-                times.append(time.process_time() - start)
+    gc.collect()
+    gc.disable()
+    try:
+        stop = time.perf_counter() + seconds
+        while time.perf_counter() < stop or len(taken[0]) < 3:
+            for times, thunk in zip(taken, (ours, theirs), strict=True):
+                if thunk is not None:
+                    start = time.process_time()
+                    thunk()
+                    times.append(time.process_time() - start)
+    finally:
+        gc.enable()
     return statistics.median(taken[0]), statistics.median(taken[1]) if taken[1] else None
 
 

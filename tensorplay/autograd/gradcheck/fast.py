@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd.gradcheck import report as words
 from tensorplay.autograd.gradcheck.analytical import Reverse, run_forward
 from tensorplay.autograd.gradcheck.determinism import ROUNDINGS
-from tensorplay.autograd.gradcheck.numerical import Layout, machine_epsilon
+from tensorplay.autograd.gradcheck.numerical import Layout, machine_epsilon, random_direction
 from tensorplay.autograd.gradcheck.state import State
 
 __all__ = ["fast_forward", "fast_reverse"]
@@ -30,18 +29,6 @@ def fast_reverse(state: State, reverse: Reverse) -> bool:
         epsilon = max(p.epsilon for p in state.precisions)
         return _agrees(state, state.wide_reverse, 0.0) and _agrees(state, reverse, epsilon)
     return _agrees(state, reverse, state.analytical_epsilon)
-
-
-@lru_cache(maxsize=64)
-def _direction(seed: int, size: int, *, is_complex: bool) -> Vector:
-    """Return a random vector of length 1; making a generator takes as long as a small function."""
-    rng = np.random.default_rng(seed)
-    vector = rng.uniform(0.5, 1.5, size)
-    if is_complex:
-        vector = vector + 1j * rng.uniform(0.5, 1.5, size)
-    vector = vector / max(float(np.linalg.norm(vector)), 1e-30)
-    vector.flags.writeable = False
-    return vector
 
 
 def _agrees(state: State, reverse: Reverse, epsilon: float) -> bool:
@@ -109,13 +96,14 @@ def _forward_agrees(
 def _output_directions(state: State) -> list[Vector]:
     sizes = [state.layout.columns(n) for n in range(len(state.pairs))]
     return [
-        _direction(2 * n, part.stop - part.start, is_complex=False) for n, part in enumerate(sizes)
+        random_direction(2 * n, part.stop - part.start, is_complex=False)
+        for n, part in enumerate(sizes)
     ]
 
 
 def _input_direction(state: State, i: int) -> Vector:
     array = state.arrays[i]
-    vector = _direction(2 * i + 1, array.size, is_complex=array.dtype.kind == "c")
+    vector = random_direction(2 * i + 1, array.size, is_complex=array.dtype.kind == "c")
     return vector.reshape(array.shape)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ __all__ = [
     "Refined",
     "machine_epsilon",
     "precision_for",
+    "random_direction",
     "tensors_in",
 ]
 
@@ -99,6 +101,18 @@ def tensors_in(result: Any) -> list[Tensor]:
     if isinstance(result, (list, tuple)):
         return [tensor for member in result for tensor in tensors_in(member)]
     return []
+
+
+@lru_cache(maxsize=64)
+def random_direction(seed: int, size: int, *, is_complex: bool) -> Vector:
+    """Return a random vector of length 1; making a generator takes as long as a small function."""
+    rng = np.random.default_rng(seed)
+    vector = rng.uniform(0.5, 1.5, size)
+    if is_complex:
+        vector = vector + 1j * rng.uniform(0.5, 1.5, size)
+    vector = vector / max(float(np.linalg.norm(vector)), 1e-30)
+    vector.flags.writeable = False
+    return vector
 
 
 class Layout:

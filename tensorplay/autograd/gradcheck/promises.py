@@ -11,6 +11,7 @@ from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd.backward import grad
 from tensorplay.autograd.gradcheck import report as words
 from tensorplay.autograd.gradcheck.analytical import Reverse, raw_gradient_types
+from tensorplay.autograd.gradcheck.numerical import random_direction
 from tensorplay.autograd.gradcheck.state import State
 
 __all__ = ["check_batched", "check_linear", "check_types", "check_undefined"]
@@ -47,10 +48,10 @@ def check_linear(state: State, reverse: Reverse, matrices: list[Matrix]) -> None
                 )
     if sum(map(len, state.columns)) != state.layout.size:
         return  # a sample cannot tell
-    rng = np.random.default_rng(2)
     for output, row in enumerate(state.pairs):
         columns = state.layout.columns(output)
-        vector = rng.uniform(0.5, 2.0, columns.stop - columns.start)
+        size = columns.stop - columns.start
+        vector = random_direction(100 + output, size, is_complex=False) * size**0.5
         cotangents: list[Tensor | None] = [None] * count
         cotangents[output] = reverse.cotangent(output, vector)
         for i, found in enumerate(reverse.vjp(cotangents)):
