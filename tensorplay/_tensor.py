@@ -669,6 +669,6 @@ def _mark_inference(tensor: Tensor) -> None:
 def spec_of(tensor: Tensor) -> Spec:
     """Return shape and type of `tensor`; strides only where they are not row-major."""
     array = tensor._array
-    if isinstance(array, MetaArray) or not array.flags.c_contiguous:
+    if type(array) is MetaArray or not array.flags.c_contiguous:
         return Spec(array.shape, tensor._dtype, tensor.stride())
     return Spec(array.shape, tensor._dtype)

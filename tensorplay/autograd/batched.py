@@ -8,12 +8,14 @@ outer levels first. History and tangents are those of the value.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from tensorplay import _device
-from tensorplay._tensor import MetaArray, Spec, Tensor
+from tensorplay._dtype import dtype
+from tensorplay._tensor import MetaArray, Tensor, contiguous_strides
 from tensorplay.autograd import forward_ad
 
 __all__ = [
@@ -75,6 +77,18 @@ class _SampleArray(MetaArray):
     __slots__ = ()
 
     flags = _Flags
+
+    def __init__(self, shape: tuple[int, ...], kind: dtype) -> None:
+        # Made for every call: what is seldom asked is worked out then.
+        self.shape = shape
+        self.dtype = kind.numpy
+        self.itemsize = kind.itemsize
+        self.size = math.prod(shape)
+
+    @property
+    def strides(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Distances of the elements, in bytes, if each sample lay alone."""
+        return tuple(s * self.itemsize for s in contiguous_strides(self.shape))
 
 
 class BatchedTensor(Tensor):
@@ -196,7 +210,7 @@ def batch(value: Tensor, levels: Levels) -> Tensor:
     array = value._array
     result = object.__new__(BatchedTensor)
     result.__dict__.update(_value=value, _levels=levels, _dtype=value._dtype)
-    result._array = _SampleArray(Spec(array.shape[lead:], value._dtype))
+    result._array = _SampleArray(array.shape[lead:], value._dtype)
     return result
 
 

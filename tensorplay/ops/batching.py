@@ -129,8 +129,38 @@ def _is_random(operator: Primitive) -> bool:
     return any(a.type.base == "Generator" for a in operator.schema.arguments)
 
 
+def _aligned(values: list[Any]) -> Levels | None:
+    """Return the levels of operands that broadcast as they are, None if they may not.
+
+    That is where all samples have as many dimensions, and what they share has not more. A sample
+    without dimensions is left out, as it promotes in another way than a vector of samples.
+    """
+    levels: Levels | None = None
+    ndim, shared = 0, 0
+    for value in values:
+        if not isinstance(value, Tensor):
+            continue
+        rank = len(value._array.shape)
+        if not isinstance(value, BatchedTensor):
+            plain, shared = value, max(shared, rank)
+        elif levels is None:
+            plain, levels, ndim = value._value, value._levels, rank
+        elif value._levels != levels or rank != ndim:
+            return None
+        else:
+            plain = value._value
+        if plain._tangent is not None or plain._base is not None:
+            return None
+    return levels if ndim and shared <= ndim else None
+
+
 def apply_batched(operator: Primitive, arguments: list[Any]) -> Any:
     """Run `operator` for all samples of its batched arguments, which have been converted."""
+    if operator.jvp == "elementwise" and operator.schema.namespace is None:
+        aligned = _aligned(arguments)
+        if aligned is not None:
+            whole = [v._value if isinstance(v, BatchedTensor) else v for v in arguments]
+            return batch(operator.apply(tuple(whole)), aligned)
     values = [_settled(v) for v in arguments]
     if operator.vmap_rule is not None:
         split = sum(not a.kwarg_only for a in operator.schema.arguments)
