@@ -8,7 +8,15 @@ from typing import Any
 
 from tensorplay import _dtype
 from tensorplay._tensor import Tensor
-from tensorplay.ops import decompositions, linalg as products, parts, reduction, systems
+from tensorplay.ops import (
+    decompositions,
+    eigen,
+    least_squares,
+    linalg as products,
+    parts,
+    reduction,
+    systems,
+)
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import wrap_dim, wrap_dims
 from tensorplay.ops.dispatch import overridable
@@ -21,9 +29,12 @@ __all__ = [
     "cross",
     "det",
     "diagonal",
+    "eig",
     "eigh",
+    "eigvals",
     "eigvalsh",
     "inv",
+    "lstsq",
     "matmul",
     "matrix_norm",
     "matrix_power",
@@ -41,9 +52,12 @@ __all__ = [
 
 cholesky = decompositions.cholesky.function
 det = systems.det.function
+eig = eigen.eig.function
 eigh = decompositions.eigh.function
+eigvals = eigen.eigvals.function
 eigvalsh = decompositions.eigvalsh.function
 inv = systems.inv.function
+lstsq = least_squares.lstsq.function
 matmul = products.matmul.function
 pinv = systems.pinv.function
 qr = decompositions.qr.function

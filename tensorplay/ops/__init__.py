@@ -13,9 +13,11 @@ from tensorplay.ops import (
     conversion,
     convolution,
     decompositions,
+    eigen,
     elementwise,
     indexing,
     joining,
+    least_squares,
     linalg,
     movement,
     nn,
@@ -28,9 +30,11 @@ from tensorplay.ops import (
     selection,
     sorting,
     spectral,
+    storage,
     strided,
     systems,
     transcendental,
+    transposed,
 )  # isort: skip  # isort: skip
 from tensorplay.ops.primitive import OPERATORS, Composite, Operator, Primitive, Sample, Vjp
 
@@ -51,9 +55,11 @@ __all__ = [
     "conversion",
     "convolution",
     "decompositions",
+    "eigen",
     "elementwise",
     "indexing",
     "joining",
+    "least_squares",
     "linalg",
     "movement",
     "nn",
@@ -66,9 +72,11 @@ __all__ = [
     "selection",
     "sorting",
     "spectral",
+    "storage",
     "strided",
     "systems",
     "transcendental",
+    "transposed",
 ]
 
 

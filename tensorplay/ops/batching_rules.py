@@ -114,7 +114,7 @@ def _one_hot(call: Call) -> Any:
 _register(_trailing, "tril", "triu", "view_as_real", "view_as_complex", "pad", "_max_pool")
 _register(
     _matrices,
-    *("linalg_inv", "_slogdet", "linalg_det", "linalg_pinv", "_cholesky", "_eigh", "_svd"),
+    *("linalg_inv", "_slogdet", "linalg_det", "linalg_pinv", "_cholesky", "_eig", "_eigh", "_svd"),
     *("_svd_full", "_qr", "_qr_complete"),
 )
 _register(_solve, "_solve")

@@ -274,7 +274,7 @@ def _asking(function: FunctionT, run: Callable[..., Any]) -> FunctionT:
 UNTOUCHED: Final = frozenset({
     *("__class__", "__dict__", "__doc__", "__init__", "__init_subclass__", "__module__"),
     *("__new__", "__slots__", "__weakref__", "__annotations__", "__hash__", HOOK),
-    *("__array_function__", "__array_namespace__", "__array_ufunc__", "__array_priority__"),
+    *("__array_function__", "__array_namespace__", "__array_ufunc__", "as_subclass"),
 })  # fmt: skip
 
 

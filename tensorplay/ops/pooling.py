@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -299,21 +300,28 @@ avg_pool2d = Composite(
 )
 
 
+def _adaptive_sizes(
+    name: str, n: int, x: Any, output_size: tuple[Any, ...]
+) -> tuple[tuple[int, ...], list[int]]:
+    """Return the sizes of the input and those asked for."""
+    if x.ndim not in (n + 1, n + 2):
+        raise RuntimeError(
+            f"[{name}] Expected {n + 1}D or {n + 2}D input, but got input of size {list(x.shape)}."
+        )
+    sizes = tuple(x.shape[-n:])
+    asked: Any = per_dimension(name, "output_size", output_size, n)
+    wanted = [size if k is None else k for size, k in zip(sizes, asked, strict=True)]
+    if min(wanted) < 0 or 0 in sizes:
+        raise RuntimeError(
+            f"[{name}] argument 'output_size': elements of output_size must be greater than or "
+            f"equal to 0, of an input that is not empty; got {wanted} for size {list(sizes)}."
+        )
+    return sizes, wanted
+
+
 def _adaptive(name: str, n: int) -> Any:
     def body(x: Any, output_size: tuple[Any, ...]) -> Any:
-        if x.ndim not in (n + 1, n + 2):
-            raise RuntimeError(
-                f"[{name}] Expected {n + 1}D or {n + 2}D input, but got input of size "
-                f"{list(x.shape)}."
-            )
-        sizes = tuple(x.shape[-n:])
-        asked: Any = per_dimension(name, "output_size", output_size, n)
-        wanted = [size if k is None else k for size, k in zip(sizes, asked, strict=True)]
-        if min(wanted) < 0 or 0 in sizes:
-            raise RuntimeError(
-                f"[{name}] argument 'output_size': elements of output_size must be greater than or "
-                f"equal to 0, of an input that is not empty; got {wanted} for size {list(sizes)}."
-            )
+        sizes, wanted = _adaptive_sizes(name, n, x, output_size)
         first = x.ndim - n
         for d, (size, k) in enumerate(zip(sizes, wanted, strict=True)):
             # Window i reaches from floor(i size / k) to ceil((i + 1) size / k).
@@ -327,6 +335,58 @@ def _adaptive(name: str, n: int) -> Any:
         return x
 
     return body
+
+
+def _adaptive_max(name: str, n: int) -> Any:
+    def body(x: Any, output_size: tuple[Any, ...], return_indices: bool) -> Any:
+        sizes, wanted = _adaptive_sizes(name, n, x, output_size)
+        edges = [
+            [(i * size // k, -(-(i + 1) * size // k)) for i in range(k)]
+            for size, k in zip(sizes, wanted, strict=True)
+        ]
+        lead = tuple(x.shape[:-n])
+        if 0 in wanted:
+            empty = x.new_zeros((*lead, *wanted))
+            return (empty, empty.long()) if return_indices else empty
+        values, places = [], []
+        for window in itertools.product(*edges):
+            part = x
+            for d, (start, stop) in enumerate(window):
+                part = part.narrow(len(lead) + d, start, stop - start)
+            largest, place = part.reshape((*lead, -1)).max(-1)
+            values.append(largest)
+            # From the place in the window to that in the channel, the last dimension first.
+            flat, step = 0, 1
+            for (start, stop), size in zip(reversed(window), reversed(sizes), strict=True):
+                flat = flat + (place % (stop - start) + start) * step
+                place, step = place // (stop - start), step * size
+            places.append(flat)
+        found = [
+            stack.apply((t, len(lead))).reshape((*lead, *wanted))
+            for t in ((values, places) if return_indices else (values,))
+        ]
+        return tuple(found) if return_indices else found[0]
+
+    return body
+
+
+def _define_adaptive_max(n: int) -> Composite:
+    name = f"adaptive_max_pool{n}d"
+    size = (5, 4)[:n]
+    return Composite(
+        f"{name}(Tensor input, int?[{n}] output_size, bool return_indices=False) -> Tensor",
+        "The largest elements of windows that divide each dimension into `output_size` parts as "
+        "even as can be; with `return_indices` also where they are in their channel.",
+        _adaptive_max(name, n),
+        method=False,
+        samples=lambda make: [
+            Sample((make(1, 2, *size), 1), name="one"),
+            Sample((make(2, *size), (3, 2)[:n], True), name="uneven"),
+        ],
+    )
+
+
+adaptive_max_pool1d, adaptive_max_pool2d = _define_adaptive_max(1), _define_adaptive_max(2)
 
 
 def _define_adaptive(n: int) -> Composite:

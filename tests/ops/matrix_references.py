@@ -45,6 +45,23 @@ def pinv(A: Any) -> Any:
     return inv(H @ A) @ H if tall else H @ inv(A @ H)
 
 
+def lstsq(A: Any, B: Any, rcond: Any = None) -> Any:
+    vector = B.ndim < A.ndim
+    right = B[..., None] if vector else B
+    X = pinv(A) @ right
+    H = np.conj(np.swapaxes(A, -2, -1)) @ A
+    squares = np.linalg.eigvalsh(H)[..., ::-1][..., : min(A.shape[-2:])]
+    rest = np.zeros(0)
+    if A.shape[-2] > A.shape[-1]:
+        rest = (np.abs(A @ X - right) ** 2).sum(-2)
+    rank = np.full(A.shape[:-2], min(A.shape[-2:]))
+    return (X[..., 0] if vector else X), rest, rank, np.sqrt(squares)
+
+
+def eigvals(A: Any) -> Any:
+    return np.linalg.eigvals(A.astype(complex))
+
+
 MATRICES: dict[str, Callable[..., Any]] = {
     "_solve": solve,
     "linalg_solve": solve,
@@ -53,10 +70,22 @@ MATRICES: dict[str, Callable[..., Any]] = {
     "_slogdet": slogdet,
     "linalg_slogdet": slogdet,
     "linalg_pinv": pinv,
+    "linalg_lstsq": lstsq,
+    "linalg_eigvals": eigvals,
 }
 
 # Their factors are unique up to signs at best; test_decompositions.py has what they satisfy.
 DECOMPOSED = (
     *("_cholesky", "linalg_cholesky", "_eigh", "linalg_eigh", "linalg_eigvalsh"),
-    *("_svd", "_svd_full", "linalg_svd", "linalg_svdvals", "_qr", "_qr_complete", "linalg_qr"),
+    *(
+        "_eig",
+        "linalg_eig",
+        "_svd",
+        "_svd_full",
+        "linalg_svd",
+        "linalg_svdvals",
+        "_qr",
+        "_qr_complete",
+        "linalg_qr",
+    ),
 )

@@ -250,3 +250,84 @@ def test_square_matrices_are_asked_for(name: str) -> None:
 def test_errors(call: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         call()
+
+
+# --- eigenvalues of any matrix --------------------------------------------------------------------
+
+
+@BOTH
+def test_eigenvectors_of_any_matrix(d: Any) -> None:
+    A = make(2, 3, 3, dtype=d).detach()
+    values, vectors = linalg.eig(A)
+    assert values.dtype is vectors.dtype is tp.complex128
+    near(A.to(tp.complex128) @ vectors, vectors * values.unsqueeze(-2))
+    near(vectors.abs().square().sum(-2), np.ones((2, 3)))
+    near(linalg.eigvals(A), values)
+    assert linalg.eig(A.to(tp.complex64 if d.is_complex else tp.float32))[0].dtype is tp.complex64
+
+
+@BOTH
+def test_gradients_of_eigenvalues_and_vectors(d: Any) -> None:
+    def function(x: tp.Tensor) -> Any:  # does not depend on the phases of the vectors
+        values, vectors = linalg.eig(x)
+        return values.square(), vectors.abs(), (vectors * values.unsqueeze(-2).exp()).abs()
+
+    def exponential(x: tp.Tensor) -> Any:
+        values, vectors = linalg.eig(x)
+        return (vectors * values.exp().unsqueeze(-2)) @ linalg.inv(vectors)
+
+    x = make(3, 3, dtype=d)
+    check(function, x)
+    check(exponential, x)
+
+
+def test_a_loss_that_depends_on_phases_is_refused() -> None:
+    A = make(3, 3, dtype=tp.complex128)
+    with pytest.raises(RuntimeError, match="ill-defined"):
+        linalg.eig(A).eigenvectors.real.sum().backward()
+
+
+def test_refusals_of_eigenvalues() -> None:
+    with pytest.raises(RuntimeError, match="square"):
+        linalg.eig(tp.ones(2, 3))
+    with pytest.raises(TypeError, match=r"Write x\.float"):
+        linalg.eigvals(tp.ones(2, 2).long())
+    with pytest.raises(linalg.LinAlgError, match=r"\[linalg_eig\]"):
+        linalg.eig(tp.tensor([[float("nan"), 1.0], [1.0, 1.0]]))
+
+
+# --- least squares --------------------------------------------------------------------------------
+
+
+def test_least_squares() -> None:
+    A, B = make(5, 3).detach(), make(5, 2).detach()
+    found = linalg.lstsq(A, B)
+    solution, residuals, rank, values = np.linalg.lstsq(A.numpy(), B.numpy())
+    near(found.solution, solution)
+    near(found.residuals, residuals)
+    near(found.singular_values, values)
+    assert found.rank.item() == rank == 3
+    low = tp.cat([A, A[:, :1]], 1)  # of rank 3: the shortest of many
+    found = linalg.lstsq(low, B)
+    near(found.solution, np.linalg.lstsq(low.numpy(), B.numpy())[0])
+    assert found.rank.item() == 3
+    near(found.residuals, residuals)
+    assert linalg.lstsq(A.t(), B[:3]).residuals.shape == (0,)
+    assert linalg.lstsq(A, B[:, 0]).solution.shape == (3,)
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (3, 3)])
+def test_gradients_of_least_squares(d: Any, shape: Any) -> None:
+    check(
+        lambda A, B: linalg.lstsq(A, B).solution,
+        make(*shape, dtype=d),
+        make(shape[0], 2, dtype=d),
+    )
+
+
+def test_refusals_of_least_squares() -> None:
+    with pytest.raises(RuntimeError, match="expected 2 rows"):
+        linalg.lstsq(tp.ones(2, 2), tp.ones(3, 1))
+    with pytest.raises(TypeError, match="same"):
+        linalg.lstsq(tp.ones(2, 2), tp.ones(2, 1).double())

@@ -70,7 +70,8 @@ def test_every_formula_is_reached_by_a_sample() -> None:
             wanted -= {n for n, v in given.items() if any(t.requires_grad for t in tensors_of(v))}
         unreached.extend((name, argument) for argument in wanted)
     # Comparisons and logic have zero rules, for their in-place forms; bits have no gradient.
-    assert unreached == []
+    # Losses that depend on phases of eigenvectors are refused: test_decompositions.py has others.
+    assert unreached == [("_eig", "A")]
 
 
 # --- values and shapes ----------------------------------------------------------------------------

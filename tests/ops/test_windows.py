@@ -13,6 +13,7 @@ import tensorplay as tp
 X = tp.ones(1, 2, 5)
 W = tp.ones(3, 2, 2)
 PLANE = tp.ones(1, 2, 4, 4)
+SMALL = tp.ones(2, 3, 2, 2)
 HEADS = tp.ones(3, 2)
 
 
@@ -94,6 +95,15 @@ POOLING_ERRORS = [
     (lambda: tp.avg_pool1d(X, 6), RuntimeError, "too small"),
     (lambda: tp.avg_pool2d(PLANE, 2, divisor_override=0), RuntimeError, "not zero"),
     (lambda: tp.adaptive_avg_pool1d(X[0, 0], 1), RuntimeError, "Expected 2D or 3D"),
+    (lambda: tp.adaptive_max_pool1d(X[0, 0], 1), RuntimeError, "Expected 2D or 3D"),
+    (lambda: tp.conv_transpose2d(X[0], PLANE), RuntimeError, r"Expected 3D \(unbatched\) or 4D"),
+    (lambda: tp.conv_transpose1d(X, X.double()), TypeError, "expected the same dtype"),
+    (lambda: tp.conv_transpose1d(X, X[:, :, :2].expand(9, -1, -1)), RuntimeError, "channels, but"),
+    (lambda: tp.conv_transpose2d(PLANE, PLANE, groups=0), RuntimeError, "'groups'"),
+    (lambda: tp.conv_transpose2d(PLANE, SMALL, tp.ones(7)), RuntimeError, "'bias'"),
+    (lambda: tp.conv_transpose2d(PLANE, SMALL, stride=0), RuntimeError, "at least 1"),
+    (lambda: tp.conv_transpose2d(PLANE, SMALL, padding=99), RuntimeError, "too small"),
+    (lambda: tp.conv_transpose2d(PLANE, SMALL, output_padding=1), RuntimeError, "smaller than"),
     (lambda: tp.adaptive_avg_pool1d(X, -1), RuntimeError, "greater than or equal to 0"),
 ]
 ATTENTION_ERRORS = [

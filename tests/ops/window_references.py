@@ -205,6 +205,54 @@ def attention(
     return out
 
 
+def conv_transpose(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    n = w.ndim - 2
+    batched = x if x.ndim == w.ndim else x[None]
+    steps, edge, more, apart = (each(v, n) for v in (stride, padding, output_padding, dilation))
+    size = [
+        (batched.shape[2 + d] - 1) * steps[d] - 2 * edge[d] + apart[d] * (w.shape[2 + d] - 1)
+        + more[d] + 1 for d in range(n)
+    ]  # fmt: skip
+    inner, outer = w.shape[0] // groups, w.shape[1]
+    y = np.zeros((batched.shape[0], outer * groups, *size))
+    for b, i, *at in np.ndindex(*batched.shape):
+        for o, *k in np.ndindex(*w.shape[1:]):
+            to = [at[d] * steps[d] + k[d] * apart[d] - edge[d] for d in range(n)]
+            if all(0 <= t < m for t, m in zip(to, size, strict=True)):
+                product = batched[(b, i, *at)] * w[(i, o, *k)]
+                y[(b, i // inner * outer + o, *to)] += product
+    if bias is not None:
+        y = y + bias[(slice(None), *(None,) * n)]
+    return y if x.ndim == w.ndim else y[0]
+
+
+def adaptive_max(n: int) -> Callable[..., Any]:
+    def reference(x: Any, size: Any, indices: bool = False) -> Any:
+        wanted, sizes = each(size, n), x.shape[-n:]
+        values = np.zeros((*x.shape[:-n], *wanted))
+        places = np.zeros(values.shape, np.int64)
+        for at in np.ndindex(*values.shape):
+            plane = x[at[:-n]]
+            ranges = [
+                range(i * m // k, math.ceil((i + 1) * m / k))
+                for i, k, m in zip(at[-n:], wanted, sizes, strict=True)
+            ]
+            best = max(itertools.product(*ranges), key=lambda p: plane[p])
+            values[at], places[at] = plane[best], np.ravel_multi_index(best, sizes)
+        return (values, places) if indices else values
+
+    return reference
+
+
 WINDOWS: dict[str, Callable[..., Any]] = {
     "_convolution": convolution,
     "_convolution_to_input": to_input,
@@ -219,5 +267,10 @@ WINDOWS: dict[str, Callable[..., Any]] = {
     "avg_pool2d": avg_pool(2),
     "adaptive_avg_pool1d": adaptive(1),
     "adaptive_avg_pool2d": adaptive(2),
+    "adaptive_max_pool1d": adaptive_max(1),
+    "adaptive_max_pool2d": adaptive_max(2),
+    "conv_transpose1d": conv_transpose,
+    "conv_transpose2d": conv_transpose,
+    "conv_transpose3d": conv_transpose,
     "scaled_dot_product_attention": attention,
 }
