@@ -41,7 +41,7 @@ CPP_TO_DTYPE: Mapping[str, str] = {
 #: For messages.
 TYPES_TEXT = (
     "Types that can be passed: tvm::ffi::TensorView, tp::In/Out/InOut, double, float, int64_t and "
-    "other integers, bool, std::string."
+    "other integers, bool, std::string; for lists tvm::ffi::Array<int64_t> and Array<double>."
 )
 
 WRITING_CALLS = frozenset({"swap", "std::swap", "exchange", "std::exchange"})

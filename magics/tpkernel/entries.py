@@ -248,7 +248,8 @@ class EntryReader:
             "str": "const std::string&",
         }
         plain_other = made.kind == "other" and not function.has_views
-        accepted = made.kind == want.get(kind) or (kind not in want and plain_other)
+        converted = plain_other and self.parent.is_engine_type(parameter.type)
+        accepted = made.kind == want.get(kind) or (kind not in want and converted)
         if not accepted:
             hint = f" Write {advice[kind]} {parameter.name}." if kind in advice else ""
             if function.has_views and kind not in want:
@@ -257,6 +258,8 @@ class EntryReader:
                 f"argument '{argument.name}': expected a C++ parameter for schema type {kind}, got "
                 f"{parameter.type}.{hint}"
             )
+            if made.kind == "other":
+                message += f" {TYPES_TEXT}"
             raise self.error(message, line=parameter.line, column=parameter.column)
         if made.kind == "tensor":
             self.check_direction(argument, parameter, made)

@@ -46,6 +46,16 @@ def build_module(
     if contiguous not in ("error", "copy"):
         message = f"[build] contiguous must be 'error' or 'copy', got {contiguous!r}"
         raise ValueError(message)
+    target = Path(output)
+    if not target.absolute().parent.is_dir():
+        message = f"[build] there is no folder {target.parent} for {target.name}; make it first"
+        raise FileNotFoundError(message)
+    texts = (flags,) if isinstance(flags, str) else tuple(flags)
+    try:
+        split_flags(texts)
+    except ValueError as problem:
+        message = f"[build] {problem}"
+        raise ValueError(message) from None
     paths = [Path(p) for p in _listed(sources)]
     cell = read_documents(
         None if declarations is None else _document(Path(declarations)), [*map(_document, paths)]
@@ -54,8 +64,6 @@ def build_module(
     for hint in hints(cell, spec):
         if hint.level == "warning":
             warnings.warn(f"[{hint.operator}] {hint.message}", stacklevel=3)
-    texts = (flags,) if isinstance(flags, str) else tuple(flags)
-    target = Path(output)
     description = _described(cell, spec, target, (*cell.flags, *texts))
     try:
         constant = embedded(description)
@@ -79,6 +87,9 @@ def _listed(paths: Paths) -> Sequence[str | os.PathLike[str]]:
 
 
 def _document(path: Path) -> Document:
+    if not path.is_file():
+        message = f"[build] there is no file {path}"
+        raise FileNotFoundError(message)
     try:
         return Document(str(path), path.read_text("utf-8-sig"))
     except UnicodeDecodeError as problem:

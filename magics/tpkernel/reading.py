@@ -215,10 +215,14 @@ class CellReader:
         known = bare in CPP_TO_DTYPE or bare in _FLOATS or (result and bare in ("void", "auto"))
         if known:
             return "std::complex" not in bare and not ("&" in cpp_type and "const" not in cpp_type)
-        if _ENGINE.match(bare.replace("::tvm", "tvm")):
+        if self.is_engine_type(cpp_type):
             return True
         pointer = "*" in bare or "[" in bare or "(" in bare
         return listed and not pointer and bare not in self.cell.source.classes and not result
+
+    def is_engine_type(self, cpp_type: str) -> bool:
+        """Whether the engine converts a type by itself."""
+        return _ENGINE.match(self.resolve(cpp_type).replace("::tvm", "tvm")) is not None
 
     def resolve(self, cpp_type: str) -> str:
         aliases = self.cell.source.aliases
