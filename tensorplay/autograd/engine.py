@@ -81,6 +81,18 @@ def _useful(nodes: Sequence[Node], targets: set[int]) -> set[int]:
     return useful
 
 
+class InvalidGradientError(RuntimeError):
+    """A formula or hook returned what cannot be the gradient; `kind` says in what respect."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class InvalidGradientTypeError(InvalidGradientError, TypeError):
+    """A formula returned something that is no tensor."""
+
+
 def check_gradient(
     grad: Any,
     spec: Spec,
@@ -106,24 +118,24 @@ def check_gradient(
 
     Raises
     ------
-    TypeError
+    InvalidGradientTypeError
         `grad` is no tensor.
-    RuntimeError
+    InvalidGradientError
         The shape cannot be summed to the tensor's; the gradient lies on another device; or it is
         complex and the tensor is real.
     """
     if not isinstance(grad, Tensor):
         message = f"{where}: expected Variable or None (got {type(grad).__name__})."
-        raise TypeError(message)
+        raise InvalidGradientTypeError(message, "type")
     if device is not None and grad.device != device:
         message = f"{where} - expected a gradient on device {device}, got one on {grad.device}."
-        raise RuntimeError(message)
+        raise InvalidGradientError(message, "device")
     if grad._dtype.is_complex and not spec.dtype.is_complex and not takes_real_part:
         message = (
             f"{where} - expected a real gradient for a tensor of {spec.dtype!r}, got "
             f"{grad._dtype!r}. Write grad.real."
         )
-        raise RuntimeError(message)
+        raise InvalidGradientError(message, "type")
     shape = grad._array.shape
     if shape != spec.shape:
         lead = len(shape) - len(spec.shape)
@@ -132,7 +144,7 @@ def check_gradient(
                 f"{where} - got {list(shape)} but expected shape compatible with "
                 f"{list(spec.shape)}."
             )
-            raise RuntimeError(message)
+            raise InvalidGradientError(message, "size")
         grad = grad.sum_to_size(spec.shape)
     if grad._dtype is not spec.dtype:
         if grad._dtype.is_complex and not spec.dtype.is_complex:

@@ -493,8 +493,13 @@ def test_undefined_gradients():
     NoZeros.formula = both
     assert gradcheck(NoZeros.apply, (x,))
     NoZeros.formula = lambda a, b: a * 2 + b * 3
-    with pytest.raises(TypeError):
-        gradcheck(NoZeros.apply, (x,))
+    for fast_mode in (False, True):
+        with pytest.warns(UserWarning, match="check_undefined_grad=False"), pytest.raises(
+            GradcheckError, match="Expected backward function to handle undefined output grads"
+        ) as raised:  # fmt: skip
+            gradcheck(NoZeros.apply, (x,), fast_mode=fast_mode)
+        assert isinstance(raised.value.__cause__, TypeError)
+        assert gradcheck(NoZeros.apply, (x,), check_undefined_grad=False, fast_mode=fast_mode)
 
     class Single(NoZeros):
         @staticmethod
@@ -507,11 +512,16 @@ def test_undefined_gradients():
             return Single.formula(g)
 
     Single.formula = lambda g: g * 2
-    with pytest.raises(GradcheckError, match="Expected backward function to handle undefined"):
+    with pytest.warns(UserWarning, match="check_undefined_grad=False"), pytest.raises(
+        GradcheckError, match="Expected backward function to handle undefined output grads"
+    ) as raised:  # fmt: skip
         gradcheck(Single.apply, (x,))
+    assert isinstance(raised.value.__cause__, TypeError)
     assert gradcheck(Single.apply, (x,), check_undefined_grad=False)
     Single.formula = lambda g: tp.ones(3) if g is None else g * 2
-    with pytest.raises(GradcheckError, match="Expected all input grads to be undefined or zero"):
+    with pytest.warns(UserWarning, match="check_undefined_grad=False"), pytest.raises(
+        GradcheckError, match="Expected all input grads to be undefined or zero"
+    ):  # fmt: skip
         gradcheck(Single.apply, (x,))
     assert gradcheck_report(Single.apply, (x,)).code == "undefined_grad"
 

@@ -175,8 +175,15 @@ def gradcheck(
     state = State(func, _arguments("gradcheck", inputs), dict(kwargs or {}), options)
     _warn_of_narrow_types(state)
     report = run_check(state)
+    if report.code == "undefined_grad":
+        warnings.warn(
+            "[gradcheck] the formula was called without some gradients of its outputs. Pass "
+            "check_undefined_grad=False if that never happens.",
+            UserWarning,
+            stacklevel=2,
+        )
     if not report and raise_exception:
-        raise GradcheckError(f"{report.message}\n{report.to_text()}", report)
+        raise GradcheckError(f"{report.message}\n{report.to_text()}", report) from state.cause
     return report
 
 

@@ -27,7 +27,7 @@ from tensorplay.autograd.graph import (
 # Elements that the gradients of a batch of passes may have at most, in the widest place.
 _MOST_TOGETHER = 250_000
 
-__all__ = ["Reverse", "forward_jacobian", "raw_gradient_types", "run_forward"]
+__all__ = ["Reverse", "ReverseJacobian", "forward_jacobian", "raw_gradient_types", "run_forward"]
 
 Matrix = npt.NDArray[Any]
 
@@ -62,6 +62,7 @@ class Reverse:
         self.outputs = outputs
         self.inputs = inputs
         self.layout = layout
+        self.fills = False  # whether zeros stand for gradients that are not given
         self._roots = _edges(outputs)
         self._inputs = _edges(inputs)
 
@@ -77,6 +78,11 @@ class Reverse:
         undefined
             Outputs at which the formula is called without a gradient.
         """
+        if self.fills:
+            cotangents = [
+                self.zeros(n) if c is None and n not in undefined else c
+                for n, c in enumerate(cotangents)
+            ]
         roots = [
             (edge, cotangent)
             for number, (edge, cotangent) in enumerate(zip(self._roots, cotangents, strict=True))
@@ -85,6 +91,14 @@ class Reverse:
         return run_backward(
             roots, retain_graph=True, create_graph=False, inputs=self._inputs, accumulate=False
         )
+
+    def runs_on_zeros(self) -> bool:
+        """Tell whether the formulas run where all outputs have a gradient."""
+        try:
+            self.vjp([self.zeros(n) for n in range(len(self.outputs))])
+        except Exception:  # noqa: BLE001 - a formula raises what it likes
+            return False
+        return True
 
     def jacobian(self, rows: Sequence[Matrix], columns: Sequence[Matrix]) -> ReverseJacobian:
         """Return the Jacobian matrices by one pass per element of the outputs.

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from tensorplay._tensor import Tensor
+from tensorplay.autograd.engine import InvalidGradientError
 from tensorplay.autograd.gradcheck import report as words
-from tensorplay.autograd.gradcheck.analytical import Reverse
+from tensorplay.autograd.gradcheck.analytical import Reverse, ReverseJacobian
 from tensorplay.autograd.gradcheck.determinism import compare_runs, forward_is_repeatable
 from tensorplay.autograd.gradcheck.fast import fast_reverse
 from tensorplay.autograd.gradcheck.forward import check_forward
@@ -59,17 +60,27 @@ def _check_reverse(state: State, outputs: Sequence[Tensor]) -> None:
     """Compare the gradients of reverse mode with differences, then check their other promises."""
     reverse = Reverse(outputs, [leaf.tensor for leaf in state.checked], state.layout)
     try:
-        if state.options.fast_mode and fast_reverse(state, reverse):
-            jacobian = compared = None
-        else:
-            if state.options.fast_mode:
-                state.choose_elements()
-            jacobian = compared = reverse.jacobian(state.rows, state.columns)
-            if state.wide_reverse is not None:
-                compared = state.wide_reverse.jacobian(state.rows, state.columns)
+        jacobian, compared = _jacobians(state, reverse)
     except NotImplementedError as error:
         state.fail_all(words.MISSING, "no_formula", str(error))
+        state.cause = error
         return
+    except InvalidGradientError as error:
+        what = f"grad is incorrect {error.kind}"
+        if error.kind == "size":
+            what = "Analytical gradient has incorrect size"
+        code = {"size": "shape", "type": "dtype"}.get(error.kind, error.kind)
+        state.fail_all(words.WRONG, code, f"{what}: {error}")
+        state.cause = error
+        return
+    except Exception:
+        # Where zeros help it was a missing gradient, which `check_undefined` words.
+        if len(outputs) < 2 or not reverse.runs_on_zeros():
+            raise
+        reverse.fills = True
+        if state.wide_reverse is not None:
+            state.wide_reverse.fills = True
+        jacobian, compared = _jacobians(state, reverse)
     if jacobian is not None and compared is not None:
         allow_batches(state, reverse.together)
         if not reverse.is_own:
@@ -87,6 +98,24 @@ def _check_reverse(state: State, outputs: Sequence[Tensor]) -> None:
         check_batched(state, reverse)
     if state.options.check_undefined_grad:
         check_undefined(state, reverse)
+
+
+def _jacobians(
+    state: State, reverse: Reverse
+) -> tuple[ReverseJacobian | None, ReverseJacobian | None]:
+    """Return the matrices by the formulas, and those compared with differences.
+
+    The second are those in float64 where the formulas work in that. In fast mode there are none if
+    all products agree.
+    """
+    if state.options.fast_mode:
+        if fast_reverse(state, reverse):
+            return None, None
+        state.choose_elements()
+    jacobian = compared = reverse.jacobian(state.rows, state.columns)
+    if state.wide_reverse is not None:
+        compared = state.wide_reverse.jacobian(state.rows, state.columns)
+    return jacobian, compared
 
 
 def _find_missing(state: State, defined: list[list[bool]]) -> None:

@@ -86,6 +86,7 @@ def check_undefined(state: State, reverse: Reverse) -> None:
                 "Test for None, or leave ctx.set_materialize_grads at True."
             )
             state.fail_all(words.WRONG, "undefined_grad", message)
+            state.cause = error
             return
         for i, found in enumerate(grads):
             if found is not None and np.any(found._array != 0):

@@ -118,6 +118,7 @@ class State:
     leaves: list[Leaf] = field(init=False)
     checked: list[Leaf] = field(init=False)
     notes: list[str] = field(default_factory=list)
+    cause: Exception | None = None  # what a formula raised, where that is the finding
     # Set by `begin`:
     layout: Layout = field(init=False)
     evaluate: Evaluator = field(init=False)
