@@ -149,6 +149,31 @@ def _toolkit(compiler: toolchain.Compiler) -> Toolkit:
     )
 
 
+def host_toolkit() -> Toolkit:
+    """Return headers and libraries for host code alone, which needs no CUDA compiler.
+
+    Those of nvcc's toolkit, else those of the Python package ``nvidia-cuda-runtime``; without
+    either, a toolkit without folders.
+    """
+    try:
+        return find_toolkit()
+    except MissingToolError:
+        nothing = toolchain.Compiler((), "")
+    for folder in package_folders():
+        for header in sorted(folder.glob("cu*/include/cuda_runtime.h"), reverse=True):
+            root = header.parents[1]
+            version = re.search(r"\d+", root.name)
+            found = version[0] if version else "unknown version"
+            return Toolkit(nothing, root, found, (str(header.parent),), (str(root / "lib"),))
+    return Toolkit(nothing, Path(), "none", (), ())
+
+
+def lacks_headers(output: str) -> str | None:
+    """Return the CUDA header that a compiler did not find, or None."""
+    found = re.search(r"(cu\w+\.h)[>'\"]?:? (?:No such file|file not found)", output)
+    return found[1] if found else None
+
+
 def target() -> Target:
     """Return what to build for.
 

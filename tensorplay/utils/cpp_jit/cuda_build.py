@@ -33,7 +33,7 @@ from tensorplay.utils.cpp_jit.compile import (
     texts_of,
 )
 from tensorplay.utils.cpp_jit.diagnostics import Texts, parse, render
-from tensorplay.utils.cpp_jit.errors import BuildError
+from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.exports import check_exports
 from tensorplay.utils.cpp_jit.flags import Options
 from tensorplay.utils.cpp_jit.gpu import CUDA, Backend
@@ -121,7 +121,11 @@ def build_cuda(unit: CudaUnit) -> Build:
         }
         return {**found, "stateful": True, "unloadable": False, "inputs": inputs}
 
-    second = cuda_kernels.device_compiler if only_kernels else backend.find
+    second: Callable[[], toolchain.Compiler] | None = backend.find
+    if only_kernels:
+        second = cuda_kernels.device_compiler
+    elif unit.cuda is None and backend is CUDA:
+        second = None  # binaries in C++ text: nothing is compiled for the device
     cache = chosen_cache(unit.first.options)
     return find_or_build(name, request, cache, produce, facts, second)
 
@@ -216,7 +220,8 @@ def _compile(
     unit: CudaUnit, target: cuda.Target, work: Path, compiler: toolchain.Compiler, cache: Cache
 ) -> Product:
     backend = unit.backend
-    toolkit = backend.toolkit()
+    host_only = unit.cuda is None and backend is CUDA
+    toolkit = cuda.host_toolkit() if host_only else backend.toolkit()
     includes = tuple(flag for path in toolkit.include_paths for flag in ("-isystem", path))
     parts: list[Callable[[], Product]] = []
     macro = "TP_EXPORT_LAUNCHING" if unit.cuda else "TP_EXPORT"
@@ -227,7 +232,21 @@ def _compile(
         parts.append(lambda: _compile_cuda(unit, text, target, toolkit, work))
     common = support.common(cache, compiler, full=True)
     with ThreadPoolExecutor(jobs(len(parts))) as pool:
-        products = [future.result() for future in [pool.submit(part) for part in parts]]
+        futures = [pool.submit(part) for part in parts]
+    try:
+        products = [future.result() for future in futures]
+    except BuildError as error:
+        header = cuda.lacks_headers(error.log) if host_only else None
+        if header is None:
+            raise
+        raise MissingToolError(
+            f"the C++ text of {unit.first.name!r} includes {header}, and there is no CUDA toolkit "
+            "with headers.\nInstall one and run the cell again:\n"
+            "  pip:   pip install nvidia-cuda-runtime\n"
+            "  conda: conda install -c nvidia cuda-cudart-dev\n"
+            "  apt:   sudo apt-get install nvidia-cuda-toolkit\n"
+            "or include <tensorplay/cuda_launch.h>, which needs none."
+        ) from error
     commands = [command for product in products for command in product.commands]
     first = unit.first
     watched = () if unit.cuda is None else backend.watched  # see cuda_export.h

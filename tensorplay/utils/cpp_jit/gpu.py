@@ -56,6 +56,8 @@ class Backend:
     def link_flags(self, toolkit: cuda.Toolkit) -> tuple[str, ...]:
         """Return what finds and names the run time; a shared one is found again at loading."""
         folders = toolkit.library_paths
+        if not folders:  # host code without a toolkit, which calls nothing of it
+            return ("-ldl",)
         again = tuple(f"-Wl,-rpath,{path}" for path in folders) if self.name == "hip" else ()
         return (*(f"-L{path}" for path in folders), *again, *self.libraries)
 

@@ -266,6 +266,86 @@ def test_binaries_are_made_and_embedded():
     assert module.size() == len(cubin.content)
 
 
+@pytest.mark.usefixtures("plain_environment")
+def test_binaries_are_embedded_without_any_toolkit(monkeypatch, tmp_path):
+    compiler = shutil.which("c++")
+    assert compiler is not None
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setenv("PATH", os.pathsep.join(("/usr/bin", "/bin")))
+    if shutil.which("nvcc"):
+        pytest.skip("nvcc lies beside the C++ compiler")
+    monkeypatch.setattr(cuda, "package_folders", tuple)
+    text = (
+        'extern "C" const char __tvm_ffi__cubin_env[];\nextern "C" const char '
+        "__tvm_ffi__cubin_env_end[];\nint64_t size() { return __tvm_ffi__cubin_env_end - "
+        "__tvm_ffi__cubin_env; }\n"
+    )
+    embed = {"env": b"12345"}
+    module = cpp_jit.load_inline("bare", cpp_sources=text, functions="size", embed_cubin=embed)
+    assert module.size() == 5
+    with pytest.raises(
+        cpp_jit.MissingToolError, match=r"(?s)'bare' includes cuda.*\.h.*pip install nvidia-cuda-ru"
+    ) as caught:
+        cpp_jit.load_inline(
+            "bare",
+            cpp_sources=f"#include <tvm/ffi/extra/cuda/cubin_launcher.h>\n{text}",
+            functions="size",
+            embed_cubin=embed,
+        )
+    assert "tensorplay/cuda_launch.h" in str(caught.value)
+    headers = tmp_path / "cu13" / "include"
+    headers.mkdir(parents=True)
+    (headers / "cuda_runtime.h").write_text("#define FROM_PACKAGE 7\n")
+    monkeypatch.setattr(cuda, "package_folders", lambda: (tmp_path,))
+    found = cuda.host_toolkit()
+    assert (found.root, found.version) == (tmp_path / "cu13", "13")
+    assert found.include_paths == (str(headers),)
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_several_files_are_built_at_once_with_their_flags(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.cu").write_text(
+            f"#include <tvm/ffi/function.h>\n__global__ void k_{name}() {{}}\n"
+            "int64_t shared_part(int64_t);\n"
+            f"static int64_t {name}(int64_t a) {{ return shared_part(a) + MINE; }}\n"
+            f"TVM_FFI_DLL_EXPORT_TYPED_FUNC({name}, {name});\n"
+        )
+    (tmp_path / "part.cpp").write_text("long shared_part(long a) { return 10 * a; }\n")
+    merged = cpp_jit.build("part", cpp_files=[tmp_path / "part.cpp"], output="part.o")
+    flags = ["-DMINE=3", '-DTEXT="a b"', "-lineinfo"]
+    module = cpp_jit.load(
+        "several",
+        sources=[merged],
+        cuda_files=[tmp_path / "one.cu", tmp_path / "two.cu"],
+        extra_cuda_cflags=flags,
+    )
+    assert (module.one(1), module.two(2)) == (13, 23)
+    assert module.build is not None
+    assert module.build.cuda is not None
+    assert module.build.cuda["route"] == "nvcc"
+    assert len(module.build.cuda["kernels"]) == 2
+    compiled = [c for c in module.build.commands if any(w.endswith(".cu") for w in c)]
+    assert len(compiled) == 2
+    for command in compiled:
+        start = command.index(flags[0])
+        assert command[start : start + 3] == tuple(flags)
+
+
+@needs_nvcc
+def test_errors_in_the_host_code_of_cuda_text_stand_at_their_own_lines():
+    text = "__global__ void k() {}\nvoid go() {\n  k<<<1, 1>>>();\n  undeclared(3);\n}"
+    with pytest.raises(cpp_jit.BuildError, match="undeclared") as caught:
+        cpp_jit.load_inline("hostbad", cuda_sources=text, functions="go")
+    first = caught.value.diagnostics[0]
+    assert (first.file, first.line) == ("hostbad.cu", 4)
+    with pytest.raises(cpp_jit.BuildError, match=r"too many arguments|cannot be|no instance|argu"):
+        cpp_jit.load_inline(
+            "hostbad", cuda_sources=text.replace("undeclared(3)", "k<<<1, 1>>>(3)"), functions="go"
+        )
+
+
 @needs_nvcc
 @pytest.mark.slow
 def test_cuda_files_are_built_as_they_are(tmp_path):
