@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from tensorplay._dtype import dtype
 from tensorplay._tensor import Tensor
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class _State(threading.local):
         self.active = False
         self.number = 0  # of the level that is open, or was last
         self.duals: list[weakref.ref[Tensor]] = []
+        # Tensors whose tangents had another type, with that type.
+        self.casts: list[tuple[weakref.ref[Tensor], dtype]] = []
 
 
 _state = _State()
@@ -77,6 +80,7 @@ def exit_dual_level(level: int | None = None) -> None:
         raise RuntimeError(message)
     _state.active = False
     duals, _state.duals = _state.duals, []
+    _state.casts = []
     for reference in duals:
         tensor = reference()
         if tensor is not None:
@@ -109,10 +113,19 @@ def set_tangent(tensor: Tensor, tangent: Tensor, operator: str) -> None:
         )
         raise RuntimeError(message)
     if tangent._dtype is not tensor._dtype:
+        _state.casts.append((weakref.ref(tensor), tangent._dtype))
         tangent = tangent.to(tensor._dtype)
     attach_tangent(tensor, tangent)
     if tensor._grad_fn is not None:  # what the node saved of its result has the tangent too
         tensor._grad_fn.set_tangent(tensor._output_nr, tangent)
+
+
+def given_tangent_dtype(tensor: Tensor) -> dtype:
+    """Return the type that the tangent of `tensor` had when it was computed, before a cast."""
+    for reference, given in reversed(_state.casts):
+        if reference() is tensor:
+            return given
+    return tensor._dtype
 
 
 def attach_tangent(tensor: Tensor, tangent: Tensor) -> None:

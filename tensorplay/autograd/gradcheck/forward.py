@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from tensorplay._tensor import Tensor, wrap
+from tensorplay.autograd import forward_ad
 from tensorplay.autograd.batched import Level, batch
 from tensorplay.autograd.gradcheck import report as words
 from tensorplay.autograd.gradcheck.analytical import forward_jacobian, run_forward
 from tensorplay.autograd.gradcheck.fast import fast_forward
-from tensorplay.autograd.gradcheck.numerical import Layout
+from tensorplay.autograd.gradcheck.inputs import Leaf
+from tensorplay.autograd.gradcheck.numerical import Layout, tensors_in
 from tensorplay.autograd.gradcheck.state import State
 
 __all__ = ["check_forward"]
@@ -93,15 +95,26 @@ def check_undefined_tangents(state: State) -> None:
 
 
 def check_tangent_types(state: State) -> None:
+    """Check that the formulas return tangents of the types of the outputs.
+
+    A tangent of another type is cast where it is attached, so the types before that are asked.
+    """
     for i, leaf in enumerate(state.checked):
-        found = run_forward(state.call, {id(leaf.tensor): _tangent(state, i)}, state.layout)
-        for n, (tangent, spec) in enumerate(zip(found, state.layout.specs, strict=True)):
-            if tangent is not None and tangent.dtype != spec.dtype.numpy:
-                state.pairs[n][i].fail(
-                    words.WRONG, "dtype",
-                    f"Forward AD gradient has dtype mismatch: {tangent.dtype} for an output "
-                    f"of {spec.dtype!r}.",
-                )  # fmt: skip
+        tangent = _tangent(state, i)
+
+        def change(tensor: Tensor, leaf: Leaf = leaf, tangent: Tensor = tangent) -> Any:
+            return forward_ad.make_dual(tensor, tangent) if tensor is leaf.tensor else tensor
+
+        with forward_ad.dual_level():
+            outputs = tensors_in(state.call(change))
+            for n, spec in enumerate(state.layout.specs):
+                given = forward_ad.given_tangent_dtype(outputs[state.layout.numbers[n]])
+                if given is not spec.dtype:
+                    state.pairs[n][i].fail(
+                        words.WRONG, "dtype",
+                        f"Forward AD gradient has dtype mismatch: {given!r} for an output of "
+                        f"{spec.dtype!r}.",
+                    )  # fmt: skip
 
 
 def check_batched_tangents(state: State) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tensorplay._tensor import Tensor
 from tensorplay.autograd.function import Function
 
@@ -113,7 +115,8 @@ def admitted(leaves: list[Leaf]) -> list[Leaf]:
     ValueError
         None requires grad, or one has no elements to change: it is on device meta or read-only.
     RuntimeError
-        Elements of one share memory, so that they cannot be changed one by one.
+        Elements of one share memory, with each other or with another input, so that they cannot
+        be changed one by one.
     """
     checked = [leaf for leaf in leaves if leaf.tensor.requires_grad]
     if not checked:
@@ -141,4 +144,24 @@ def admitted(leaves: list[Leaf]) -> list[Leaf]:
                 f"change it. Write {name}.clone()."
             )
             raise ValueError(message)
+    for leaf in checked:
+        for other in leaves:
+            if other.tensor is not leaf.tensor and _overlap(leaf.tensor, other.tensor):
+                message = (
+                    f"[gradcheck] inputs {leaf.name} and {other.name} share memory: a change of "
+                    f"one changes the other, and no difference tells them apart. Write "
+                    f"{other.name}.clone()."
+                )
+                raise RuntimeError(message)
     return checked
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors have an element in common."""
+    if one.is_meta or other.is_meta or not np.may_share_memory(one._array, other._array):
+        return False
+    limit: Any = 100_000  # the stubs of NumPy know two numbers only
+    try:
+        return bool(np.shares_memory(one._array, other._array, max_work=limit))
+    except np.exceptions.TooHardError:
+        return True

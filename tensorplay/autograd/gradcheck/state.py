@@ -36,6 +36,8 @@ Matrix = npt.NDArray[Any]
 # A Jacobian matrix with more elements than this is sampled.
 _MOST_ELEMENTS = 4_000_000
 _SAMPLED = 2000
+_LEAST_SAMPLED = 100
+_MOST_WORK = 30_000_000  # rows of the sample times elements of the input
 
 
 @dataclass(frozen=True)
@@ -244,9 +246,11 @@ class State:
         lengths = [s.stop - s.start for s in outputs]
 
         def some(size: int, *, sampled: bool) -> Matrix:
-            if rng is None or not sampled or size <= _SAMPLED:
+            # Each row runs the function on the whole input.
+            most = min(_SAMPLED, max(_LEAST_SAMPLED, _MOST_WORK // max(size, 1)))
+            if rng is None or not sampled or size <= most:
                 return np.arange(size)
-            return np.sort(rng.choice(size, _SAMPLED, replace=False))
+            return np.sort(rng.choice(size, most, replace=False))
 
         large = sum(sizes) * sum(lengths) > _MOST_ELEMENTS
         rng = np.random.default_rng(0) if large else None  # it takes long to make
