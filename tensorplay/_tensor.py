@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import threading
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
@@ -14,7 +16,7 @@ from tensorplay import _device, _dtype, _printing
 from tensorplay._methods import TensorMethods
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
@@ -112,7 +114,8 @@ class VersionCounter:
         self.history = 0
 
 
-# Threads in inference mode: what they make is marked. Set by `autograd.grad_mode`.
+# Threads in inference mode: what they make is marked. Set by `autograd.grad_mode`. Numbers that no
+# thread has stand for other reasons why no call may take a short way.
 inference_threads: set[int] = set()
 
 
@@ -133,20 +136,36 @@ class Tensor(TensorMethods):
     tensorplay.tensor : infers the type from the data.
     """
 
-    # Defaults on the class keep the construction of a tensor to two assignments.
+    # What every operator looks at has a slot, which `blank` fills; `ops.quick` does so by hand.
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_array",
+        "_base",
+        "_counter",
+        "_dtype",
+        "_grad_fn",
+        "_output_nr",
+        "_recipe",
+        "_requires_grad",
+        "_tangent",
+    )
+
     _array: Any
+    _base: Tensor | None
+    _counter: VersionCounter | None
     _dtype: dtype
-    _requires_grad: bool = False
+    _grad_fn: Any
+    _output_nr: int
+    _recipe: Any  # how a view is made from `_base`: see `_replay`
+    _requires_grad: bool
+    _tangent: Tensor | None
+
+    # What few tensors have lies in their dictionary; until then it is this.
     _grad: Tensor | None = None
-    _grad_fn: Any = None
-    _output_nr: int = 0
-    _counter: VersionCounter | None = None
-    _base: Tensor | None = None
-    _replay: Callable[[Tensor], Tensor] | None = None
     _seen: int = 0
     _accumulator: Any = None
     _hooks: Any = None
-    _tangent: Tensor | None = None
     _inference: bool = False
 
     def __new__(
@@ -156,7 +175,7 @@ class Tensor(TensorMethods):
         device: str | device | None = None,
         requires_grad: bool = False,
     ) -> TensorT:
-        self = object.__new__(cls)
+        self = blank(cls)
         if isinstance(data, Tensor):
             self._array = data._array if data.is_meta else data._array.copy()
             self._dtype = data._dtype
@@ -364,6 +383,7 @@ class Tensor(TensorMethods):
         if self._base is not None:
             message = "[detach_] can't detach views in-place. Write x.detach()."
             raise RuntimeError(message)
+        self._shared_counter()  # a node that saved this tensor goes by it
         self._grad_fn, self._output_nr, self._requires_grad = None, 0, False
         return self
 
@@ -377,7 +397,10 @@ class Tensor(TensorMethods):
     def _shared_counter(self) -> VersionCounter:
         counter = self._counter
         if counter is None:
-            counter = self._counter = VersionCounter()
+            # A node that saved the elements of its result must hear of writes to them.
+            node = self._grad_fn
+            counter = VersionCounter() if node is None else node.result_counter(self._output_nr)
+            self._counter = counter
         return counter
 
     @property
@@ -393,28 +416,44 @@ class Tensor(TensorMethods):
     def _bump_version(self) -> None:
         self._shared_counter().value += 1
 
-    def _mark_view(self, of: Tensor, replay: Callable[[Tensor], Tensor]) -> None:
-        """Record that this tensor is `replay(of)` on the memory of `of`."""
+    def _mark_view(self, of: Tensor, replay: Callable[..., Tensor], *rest: Any) -> None:
+        """Record that this tensor is ``replay(of, *rest)`` on the memory of `of`."""
         if inference_threads or of._inference:  # a view is of the kind of its base
             self._inference = of._inference
         self._counter = of._shared_counter()
-        inner = of._replay
         if of._base is None:
-            self._base, self._replay = of, replay
-        elif inner is not None:
-            self._base, self._replay = of._base, lambda base: replay(inner(base))
+            self._base, self._recipe = of, (replay, rest, None) if rest else replay
+        elif of._recipe is not None:
+            self._base, self._recipe = of._base, (replay, rest, of._recipe)
         self._seen = self._counter.history
+
+    @property
+    def _replay(self) -> Callable[[Tensor], Tensor] | None:
+        """How a view is made from `_base`; None for others.
+
+        It is kept as that function, or as function, further arguments, and recipe for the tensor
+        that the function views, None if that is the base.
+        """
+        recipe = self._recipe
+        if recipe.__class__ is not tuple:
+            found: Callable[[Tensor], Tensor] | None = recipe
+            return found
+        return functools.partial(_follow, recipe)
+
+    @_replay.setter
+    def _replay(self, replay: Callable[[Tensor], Tensor] | None) -> None:
+        self._recipe = replay
 
     def _synchronise(self) -> None:
         """Look up the history of a view again if its base got a new one by an in-place write."""
         counter = self._counter
-        if counter is None or self._base is None or self._replay is None:
+        if counter is None or self._base is None or self._recipe is None:
             return
         if self._base._base is not None:  # the base became a view, of a tensor that is as it was
             self._base = self._base._base
         if self._seen != counter.history:
             seen = counter.history
-            twin = self._replay(self._base)
+            twin = _follow(self._recipe, self._base)
             self._seen = seen  # not before: a replay that refuses must refuse again
             self._grad_fn, self._output_nr = twin._grad_fn, twin._output_nr
             self._requires_grad = twin._requires_grad
@@ -610,8 +649,9 @@ class Tensor(TensorMethods):
             )
             raise RuntimeError(message)
         array = self._array if self.is_meta else self._array.copy(order="K")
-        result: Tensor = object.__new__(type(self))
-        result.__dict__.update(_array=array, _dtype=self._dtype, _requires_grad=self._requires_grad)
+        result = blank(type(self))
+        result._array, result._dtype = array, self._dtype
+        result._requires_grad = self._requires_grad
         memo[id(self)] = result
         if self._grad is not None:
             result._grad = copy.deepcopy(self._grad, memo)
@@ -624,6 +664,40 @@ class Tensor(TensorMethods):
         if isinstance(self._array, MetaArray):
             return _unpickle_meta, (Spec(self._array.shape, self._dtype, self.stride()),)
         return _unpickle, (type(self), self._array, self._dtype, self._requires_grad)
+
+
+def blank(cls: type[TensorT]) -> TensorT:
+    """Return a tensor of class `cls` without history; elements and type are up to the caller."""
+    self = object.__new__(cls)
+    self._requires_grad = False
+    self._grad_fn = self._tangent = self._base = self._recipe = self._counter = None
+    self._output_nr = 0
+    return self
+
+
+# Twice as fast as a call of the class, which has a constructor for people.
+_new: Callable[[], Tensor] = functools.partial(object.__new__, Tensor)
+
+
+def twin_of(tensor: Tensor, cls: type[TensorT]) -> TensorT:
+    """Return a tensor of class `cls` that is the same as `tensor` in everything."""
+    twin = blank(cls)
+    for name in Tensor.__slots__[2:]:
+        setattr(twin, name, getattr(tensor, name))
+    twin.__dict__.update(tensor.__dict__)
+    return twin
+
+
+def _follow(recipe: Any, base: Tensor) -> Tensor:
+    """Make a view of `base`, as its recipe says."""
+    steps = []
+    while recipe.__class__ is tuple:
+        function, rest, recipe = recipe
+        steps.append((function, rest))
+    view: Tensor = base if recipe is None else recipe(base)
+    for function, rest in reversed(steps):
+        view = function(view, *rest)
+    return view
 
 
 def _plain_array(data: Any, d: dtype) -> npt.NDArray[Any]:
@@ -641,8 +715,8 @@ def _plain_array(data: Any, d: dtype) -> npt.NDArray[Any]:
 
 
 def _unpickle(cls: type[Tensor], array: Any, d: dtype, requires_grad: bool) -> Tensor:
-    result: Tensor = object.__new__(cls)
-    result.__dict__.update(_array=array, _dtype=d, _requires_grad=requires_grad)
+    result = blank(cls)
+    result._array, result._dtype, result._requires_grad = array, d, requires_grad
     return result
 
 
@@ -652,9 +726,12 @@ def _unpickle_meta(spec: Spec) -> Tensor:
 
 def wrap(array: Any, d: dtype | None = None) -> Tensor:
     """Return a tensor on the memory of `array`, a NumPy array or a `MetaArray`."""
-    result = object.__new__(Tensor)
+    result = _new()
     result._array = array
     result._dtype = _dtype.from_numpy_dtype(array.dtype) if d is None else d
+    result._requires_grad = False
+    result._grad_fn = result._tangent = result._base = result._recipe = result._counter = None
+    result._output_nr = 0
     if inference_threads:
         _mark_inference(result)
     return result
@@ -664,6 +741,7 @@ def _mark_inference(tensor: Tensor) -> None:
     """Mark a new tensor, if this thread is in inference mode."""
     if threading.get_ident() in inference_threads:
         tensor._inference = True
+        tensor._counter = VersionCounter()  # which tells the short ways to look twice
 
 
 def spec_of(tensor: Tensor) -> Spec:

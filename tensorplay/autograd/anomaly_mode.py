@@ -8,6 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from tensorplay._tensor import inference_threads
+
 __all__ = [
     "detect_anomaly",
     "is_anomaly_check_nan_enabled",
@@ -29,6 +31,15 @@ class _State:
 
 
 state = _State()
+_NO_THREAD = -3  # stands for the mode where calls ask whether they may take a short way
+
+
+def _switch(enabled: bool, check_nan: bool) -> None:
+    state.enabled, state.check_nan = enabled, check_nan
+    if enabled:
+        inference_threads.add(_NO_THREAD)
+    else:
+        inference_threads.discard(_NO_THREAD)
 
 
 def is_anomaly_enabled() -> bool:
@@ -54,13 +65,13 @@ class set_detect_anomaly:  # noqa: N801 - the field's spelling
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self._before = (state.enabled, state.check_nan)
-        state.enabled, state.check_nan = bool(mode), bool(check_nan)
+        _switch(bool(mode), bool(check_nan))
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *exception: object) -> None:
-        state.enabled, state.check_nan = self._before
+        _switch(*self._before)
 
 
 class detect_anomaly:  # noqa: N801

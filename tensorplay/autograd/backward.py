@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from tensorplay._methods import attach
-from tensorplay._tensor import Tensor, spec_of
+from tensorplay._tensor import Tensor, spec_of, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.batched import BatchedTensor, Level, batch, expose
 from tensorplay.autograd.engine import check_gradient, run_backward
@@ -22,15 +25,14 @@ from tensorplay.autograd.graph import (
 )
 from tensorplay.ops.dispatch import overridable_alone
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 __all__ = ["backward", "grad"]
 
 
 def _as_sequence(value: Any, operator: str, argument: str) -> list[Any]:
     if isinstance(value, (Tensor, Edge)):
         return [value]
+    if value.__class__ is list:
+        return list(value)
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -94,6 +96,8 @@ def _root_gradient(operator: str, tensor: Tensor, gradient: Any, number: int) ->
                 f"{tensor.dtype!r}. Pass a gradient, or write y.abs()."
             )
             raise RuntimeError(message)
+        if tensor.__class__ is Tensor and not tensor.is_meta:
+            return wrap(np.ones(tensor._array.shape, tensor._array.dtype), tensor._dtype)
         ones: Tensor = tensor.detach().new_ones(tensor.shape)
         return ones
     if not isinstance(gradient, Tensor):
@@ -369,6 +373,10 @@ def _grad_of_samples(
     return total
 
 
+# Modes and types were asked about the method already.
+_ask_nobody: Callable[..., None] = inspect.unwrap(backward)
+
+
 @overridable_alone
 def _tensor_backward(
     self: Tensor,
@@ -379,7 +387,7 @@ def _tensor_backward(
 ) -> None:
     """Add the gradients of this tensor to the ``grad`` of the leaves; see `autograd.backward`."""
     grads = None if gradient is None else [gradient]
-    backward([self], grads, retain_graph, create_graph, inputs=inputs)
+    _ask_nobody([self], grads, retain_graph, create_graph, inputs=inputs)
 
 
 def _register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:

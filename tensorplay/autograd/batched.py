@@ -209,7 +209,8 @@ def batch(value: Tensor, levels: Levels) -> Tensor:
     lead = len(levels)
     array = value._array
     result = object.__new__(BatchedTensor)
-    result.__dict__.update(_value=value, _levels=levels, _dtype=value._dtype)
+    result._value, result._levels, result._dtype = value, levels, value._dtype
+    result._base = result._recipe = result._counter = None
     result._array = _SampleArray(array.shape[lead:], value._dtype)
     return result
 

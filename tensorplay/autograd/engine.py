@@ -8,12 +8,13 @@ may start a pass of its own.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tensorplay import _device
-from tensorplay._tensor import Spec, Tensor
+from tensorplay._quiet import restore, silence
+from tensorplay._tensor import Spec, Tensor, inference_threads as detours, wrap
 from tensorplay.autograd import anomaly_mode, grad_mode
 from tensorplay.autograd.batched import BatchedTensor
 from tensorplay.autograd.graph import (
@@ -22,8 +23,11 @@ from tensorplay.autograd.graph import (
     Hooks,
     Node,
     RunningPass,
+    accumulator_of,
     add_to_grad,
+    owned,
     running,
+    target_of,
 )
 
 if TYPE_CHECKING:
@@ -33,9 +37,22 @@ __all__ = ["check_gradient", "run_backward"]
 
 
 class _Pass:
-    """The state of one reverse pass."""
+    """The state of one reverse pass.
 
-    __slots__ = ("accumulate", "buffers", "captured", "captures", "create_graph", "retain_graph")
+    Gradients on their way are tensors, or NumPy arrays where nothing but the elements matters. A
+    node of one output has its gradient in `buffers`, another a list of them.
+    """
+
+    __slots__ = (
+        "accumulate",
+        "arrays",
+        "buffers",
+        "captured",
+        "captures",
+        "create_graph",
+        "own",
+        "retain_graph",
+    )
 
     def __init__(
         self,
@@ -48,36 +65,51 @@ class _Pass:
         self.retain_graph = retain_graph
         self.create_graph = create_graph
         self.accumulate = accumulate
-        # Gradients wanted by edge (node identity, output number) instead of, or beside, leaves.
-        self.captures: dict[int, list[tuple[int, int]]] = {}
+        # Whether formulas may run on arrays. Modes want to see, or to mark, what is computed.
+        self.arrays = not create_graph and not detours
+        # Gradients wanted by edge (node, output number) instead of, or beside, leaves.
+        self.captures: dict[Node, list[tuple[int, int]]] = {}
         for position, edge in enumerate(inputs):
-            self.captures.setdefault(id(edge.node), []).append((edge.output_nr, position))
+            self.captures.setdefault(edge.node, []).append((edge.output_nr, position))
         self.captured: list[Tensor | None] = [None] * len(inputs)
-        self.buffers: dict[int, list[Tensor | None]] = {}
+        self.buffers: dict[Node, Any] = {}
+        self.own: set[Node] = set()  # nodes whose gradient is a sum that nobody else has
 
 
-def _reachable(roots: Sequence[Node]) -> tuple[dict[int, int], list[Node]]:
+# Stands in a buffer for a gradient that is not defined.
+_UNDEFINED: Final = object()
+
+
+def _reachable(roots: Sequence[Node]) -> tuple[dict[Node, int], list[Node]]:
     """Return how many edges lead to each reachable node, and the nodes."""
-    pending: dict[int, int] = {id(node): 0 for node in roots}
-    nodes = list({id(node): node for node in roots}.values())
+    pending = dict.fromkeys(roots, 0)
+    nodes = list(pending)
     for node in nodes:  # grows while it is walked
-        for edge in node.edges:
-            if edge is not None:
-                key = id(edge.node)
-                if key not in pending:
-                    pending[key] = 0
-                    nodes.append(edge.node)
-                pending[key] += 1
+        for source in node._sources:
+            if source is None:
+                continue
+            kind = source.__class__
+            target = (
+                source[0] if kind is Edge else accumulator_of(source) if kind is Tensor else source
+            )
+            known = pending.get(target)
+            if known is None:
+                pending[target] = 1
+                nodes.append(target)
+            else:
+                pending[target] = known + 1
     return pending, nodes
 
 
-def _useful(nodes: Sequence[Node], targets: set[int]) -> set[int]:
+def _useful(nodes: Sequence[Node], targets: set[Node]) -> set[Node]:
     """Return the nodes from which a target can be reached, targets included."""
     useful = set(targets)
     # A node is newer than all nodes its edges lead to, so one sweep from old to new settles it.
     for node in sorted(nodes, key=lambda n: n.sequence):
-        if any(edge is not None and id(edge.node) in useful for edge in node.edges):
-            useful.add(id(node))
+        for source in node._sources:
+            if source is not None and target_of(source)[0] in useful:
+                useful.add(node)
+                break
     return useful
 
 
@@ -190,25 +222,25 @@ def _arrive(
     leaf = node.variable if isinstance(node, AccumulateGrad) else None
     if leaf is not None and leaf._hooks is not None and grads[0] is not None:
         grads[0] = _run_tensor_hooks(leaf._hooks.grad, grads[0])
-    if node._tensor_hooks is not None:
-        for number, hooks in node._tensor_hooks.items():
+    more = node._extras
+    if more is not None:
+        for number, hooks in more.tensor_hooks.items():
             grad = grads[number]
             if grad is not None:
                 grads[number] = _run_tensor_hooks(hooks, grad)
-    if runs and node._pre_hooks:
-        grads = _run_pre_hooks(node, grads)
-    if node._retain is not None:
-        for number, reference in node._retain.items():
+        if runs and more.pre_hooks:
+            grads = _run_pre_hooks(node, more.pre_hooks, grads)
+        for number, reference in more.retain.items():
             tensor, grad = reference(), grads[number]
             if tensor is not None and grad is not None:
                 add_to_grad(tensor, grad)
-    for number, position in state.captures.get(id(node), ()):
+    for number, position in state.captures.get(node, ()):
         state.captured[position] = grads[number]
     return grads
 
 
-def _run_pre_hooks(node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
-    for hook in tuple((node._pre_hooks or {}).values()):
+def _run_pre_hooks(node: Node, hooks: Hooks, grads: list[Tensor | None]) -> list[Tensor | None]:
+    for hook in tuple(hooks.values()):
         replaced = hook(tuple(grads))
         if replaced is None:
             continue
@@ -232,14 +264,14 @@ def _call(
     state: _Pass, node: Node, grads: list[Tensor | None], needed: list[bool]
 ) -> Sequence[Tensor | None]:
     results = node.apply(grads, needed)
-    if len(results) != len(node.edges):
+    if len(results) != len(node._sources):
         raise RuntimeError(_wrong_count(node, len(results)))
-    if node._post_hooks:
-        for hook in tuple(node._post_hooks.values()):
+    if node._extras is not None:
+        for hook in tuple(node._extras.post_hooks.values()):
             replaced = hook(tuple(results), tuple(grads))
             if replaced is not None:
                 replaced = replaced if isinstance(replaced, (tuple, list)) else (replaced,)
-                if len(replaced) != len(node.edges):
+                if len(replaced) != len(node._sources):
                     raise RuntimeError(_wrong_count(node, len(replaced)))
                 results = _replaced(node, results, replaced)
     if not state.retain_graph:
@@ -291,47 +323,86 @@ def _device_of(grads: Sequence[Tensor | None]) -> _device.device | None:
 def _wrong_count(node: Node, got: int) -> str:
     return (
         f"function {node.name()} returned an incorrect number of gradients "
-        f"(expected {len(node.edges)}, got {got})"
+        f"(expected {len(node._sources)}, got {got})"
     )
 
 
-def _deliver(state: _Pass, edge: Edge, grad: Tensor | None) -> None:
-    node, number = edge
-    key = id(node)
-    buffer = state.buffers.get(key)
-    if buffer is None:
-        outputs = len(node.outputs)
-        if outputs <= 1:  # the usual case, without a list to fill
-            state.buffers[key] = [grad]
-            return
-        buffer = state.buffers[key] = [None] * outputs
-    if grad is None:
+def _deliver(state: _Pass, target: Node, number: int, grad: Any) -> None:
+    """Add a gradient, which has the shape and type of the output, to what is there."""
+    buffers = state.buffers
+    present = buffers.get(target)
+    outputs = target._outputs
+    if outputs is not None and len(outputs) > 1:
+        if present is None:
+            present = buffers[target] = [None] * len(outputs)
+        if grad is not _UNDEFINED:
+            before = present[number]
+            present[number] = grad if before is None else _sum(before, grad)
         return
-    present = buffer[number]
-    buffer[number] = grad if present is None else present + grad
+    if present is None or present is _UNDEFINED:
+        buffers[target] = grad
+    elif grad is _UNDEFINED:
+        return
+    elif target in state.own and grad.__class__ is np.ndarray and present.__class__ is np.ndarray:
+        _sum(present, grad, out=present)
+    else:
+        total = buffers[target] = _sum(present, grad)
+        if total.__class__ is np.ndarray:
+            state.own.add(target)
+
+
+def _sum(a: Any, b: Any, out: Any = None) -> Any:
+    if a.__class__ is not np.ndarray or b.__class__ is not np.ndarray:
+        return _as_tensor(a) + _as_tensor(b)
+    token = silence()
+    try:
+        return np.asarray(np.add(a, b, out=out))
+    finally:
+        restore(token)
+
+
+def _as_tensor(grad: Any) -> Any:
+    return wrap(grad) if grad.__class__ is np.ndarray else grad
+
+
+def _is_plain(grad: Any) -> bool:
+    """Tell whether a gradient is no more than its elements."""
+    return (
+        grad.__class__ is Tensor
+        and grad._array.__class__ is np.ndarray
+        and not grad._requires_grad
+        and grad._tangent is None
+    )
 
 
 def _visit(
-    state: _Pass, node: Node, grads: list[Tensor | None], useful: set[int] | None
+    state: _Pass, node: Node, grads: list[Tensor | None], useful: set[Node] | None
 ) -> Sequence[Any]:
     """Run hooks and formula of one node; return its gradients, nothing if it does not run."""
     if isinstance(node, AccumulateGrad):
         grads = _arrive(state, node, grads, runs=state.accumulate)
         if state.accumulate:
             results = node.apply(grads, ())
-            if node._post_hooks:
-                for hook in tuple(node._post_hooks.values()):
+            if node._extras is not None:
+                for hook in tuple(node._extras.post_hooks.values()):
                     hook(tuple(results), tuple(grads))
+        if not state.retain_graph:
+            node.release()
         return ()
-    needed = [e is not None and (useful is None or id(e[0]) in useful) for e in node.edges]
+    needed = _needed(node, useful)
     runs = True in needed
-    if node._tensor_hooks or node._pre_hooks or node._retain or id(node) in state.captures:
+    if node._extras is not None or node in state.captures:
         grads = _arrive(state, node, grads, runs=runs)
     if not runs or (not node.takes_undefined and all(g is None for g in grads)):
         return ()
     if anomaly_mode.state.enabled:
         return _call_watched(state, node, grads, needed)
     return _call(state, node, grads, needed)
+
+
+def _needed(node: Node, useful: set[Node] | None) -> list[bool]:
+    """Return for each input whether its gradient is wanted."""
+    return [s is not None and (useful is None or target_of(s)[0] in useful) for s in node._sources]
 
 
 def run_backward(
@@ -367,13 +438,15 @@ def run_backward(
         inputs or (), retain_graph=retain_graph, create_graph=create_graph, accumulate=accumulate
     )
     pending, nodes = _reachable([edge.node for edge, _ in roots])
-    useful = None if inputs is None else _useful(nodes, {id(edge.node) for edge in inputs})
+    useful = None if inputs is None else _useful(nodes, {edge.node for edge in inputs})
     passes, mode = running.passes, grad_mode.state
     passes.append(RunningPass(pending, useful))
     before, mode.enabled = mode.enabled, create_graph
     try:
-        for edge, grad in roots:
-            _deliver(state, edge, grad)
+        for (node, number), grad in roots:
+            plain = state.arrays and _is_plain(grad)
+            start = grad._array if plain and grad is not None else grad
+            _deliver(state, node, number, _UNDEFINED if start is None else start)
         _run(state, pending, nodes, useful)
     finally:
         mode.enabled = before
@@ -381,51 +454,112 @@ def run_backward(
     return state.captured
 
 
-def _run(
-    state: _Pass, pending: dict[int, int], nodes: Sequence[Node], useful: set[int] | None
+def _run(  # noqa: C901 - written out: the path of every backward pass
+    state: _Pass, pending: dict[Node, int], nodes: Sequence[Node], useful: set[Node] | None
 ) -> None:
     """Visit the nodes, each when all gradients that come its way are there."""
-    buffers = state.buffers
+    buffers, captures, retain = state.buffers, state.captures, state.retain_graph
     # Newest first; the identity breaks ties and keeps nodes from being compared.
-    ready = [(-n.sequence, id(n), n) for n in nodes if pending[id(n)] == 0]
+    ready = [(-n.sequence, id(n), n) for n in nodes if pending[n] == 0]
     heapq.heapify(ready)
-    while ready:
-        _, key, node = heapq.heappop(ready)
-        grads = buffers.pop(key, None)
-        results: Sequence[Any] = ()
-        if grads is not None and (useful is None or key in useful):
-            results = _visit(state, node, grads, useful)
-        # A graph lies on one device, so gradients go out where they came in.
-        first = grads[0] if results and grads else None
-        memory = type(first._array) if type(first) is Tensor else None
-        for number, edge in enumerate(node.edges):
-            if edge is None:
-                continue
-            target, output_nr = edge
-            result = results[number] if results else None
-            if result is not None:
-                spec = target.outputs[output_nr]
-                if spec is not None:  # an edge never leads to an output without a gradient
-                    # Most gradients fit as they are; this is the path of every small operation.
-                    if not (
-                        type(result) is Tensor
-                        and result._dtype is spec[1]
-                        and result._array.shape == spec[0]
-                        and type(result._array) is memory
-                    ):
-                        result = check_gradient(
-                            result,
-                            spec,
-                            _invalid(node, number),
-                            device=_device_of(grads or ()),
-                            takes_real_part=node.takes_real_part,
-                        )
-                    _deliver(state, edge, result)
-            waiting = id(target)
-            left = pending[waiting] - 1
-            pending[waiting] = left
-            if left == 0:
-                heapq.heappush(ready, (-target.sequence, waiting, target))
+    following: Node | None = None  # the only node that is ready: no need to put it in order
+    token = silence() if state.arrays else None  # for all formulas on arrays at once
+    try:
+        while following is not None or ready:
+            if following is None:
+                node = heapq.heappop(ready)[2]
+            else:
+                node, following = following, None
+            grad = buffers.pop(node, None)
+            results: Sequence[Any] = ()
+            result = found = None  # so that nobody else has the gradient of a leaf
+            if grad is not None and (useful is None or node in useful):
+                if (
+                    grad.__class__ is np.ndarray
+                    and node._extras is None
+                    and node not in captures
+                    and (found := node.apply_to_array(grad, useful, retain=retain)) is not None
+                ):
+                    results = found
+                else:
+                    if grad.__class__ is np.ndarray and node in captures:
+                        grad = owned(grad, 1)
+                    if grad.__class__ is not list:
+                        grad = [None if grad is _UNDEFINED else grad]
+                    grad = [_as_tensor(g) for g in grad]
+                    if token is not None:  # what people wrote sees NumPy's state as they left it
+                        restore(token)
+                        token = None
+                    results = _visit(state, node, grad, useful)
+                    if state.arrays:
+                        token = silence()
+            for number, source in enumerate(node._sources):
+                if source is None:
+                    continue
+                kind = source.__class__
+                output_nr = 0
+                if kind is Edge:
+                    target, output_nr = source
+                else:
+                    target = accumulator_of(source) if kind is Tensor else source
+                if results:
+                    result = results[number]
+                    if result is not None:
+                        if not (
+                            result.__class__ is np.ndarray
+                            and output_nr == 0
+                            and result.shape == target._shape
+                            and result.dtype is target._dtype.numpy
+                        ):
+                            result = _checked(state, node, number, target, output_nr, result, grad)
+                        if result is not None:
+                            if target in buffers or target._shape is None:
+                                _deliver(state, target, output_nr, result)
+                            else:
+                                buffers[target] = result
+                left = pending[target] - 1
+                pending[target] = left
+                if left == 0:
+                    if following is None and not ready:
+                        following = target
+                    else:
+                        if following is not None:
+                            heapq.heappush(ready, (-following.sequence, id(following), following))
+                            following = None
+                        heapq.heappush(ready, (-target.sequence, id(target), target))
+    finally:
+        if token is not None:
+            restore(token)
+
+
+def _checked(
+    state: _Pass, node: Node, number: int, target: Node, output_nr: int, result: Any, grads: Any
+) -> Any:
+    """Return a gradient with the shape and type of the output that it goes to."""
+    spec = target.outputs[output_nr]
+    if spec is None:  # not reached: an edge never leads to an output without a gradient
+        return None
+    result = _as_tensor(result)
+    # A graph lies on one device, so gradients go out where they came in.
+    first = grads[0] if grads.__class__ is list else grads
+    memory = first._array.__class__ if first.__class__ is Tensor else first.__class__
+    # Most gradients fit as they are; this is the path of every small operation.
+    if not (
+        result.__class__ is Tensor
+        and result._dtype is spec[1]
+        and result._array.shape == spec[0]
+        and result._array.__class__ is memory
+    ):
+        result = check_gradient(
+            result,
+            spec,
+            _invalid(node, number),
+            device=_device_of([_as_tensor(g) for g in grads])
+            if grads.__class__ is list
+            else _device.CPU,
+            takes_real_part=node.takes_real_part,
+        )
+    return result._array if state.arrays and _is_plain(result) else result
 
 
 def _invalid(node: Node, number: int) -> str:

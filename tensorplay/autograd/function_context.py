@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.autograd import grad_mode
-from tensorplay.autograd.graph import FREED, Node, SavedTensor, edge_of
+from tensorplay.autograd.graph import FREED, Node, SavedTensor, edge_of, saved_attribute
 
 __all__ = ["FunctionContext", "FunctionNode", "record_one", "zeros_of"]
 
@@ -293,7 +293,7 @@ class FunctionNode(Node):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("_saved_", "_raw_saved_")):
-            return super().__getattr__(name)
+            return saved_attribute(self, name)
         # Attributes that the user set on ctx can be read from the node, as in the field.
         return getattr(object.__getattribute__(self, "ctx"), name)
 

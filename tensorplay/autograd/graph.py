@@ -9,10 +9,13 @@ import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from tensorplay._tensor import Spec, Tensor, spec_of
+import numpy as np
+
+from tensorplay._tensor import Spec, Tensor, VersionCounter, wrap
 from tensorplay.autograd import anomaly_mode, grad_mode
 from tensorplay.autograd.saved_tensors import (
     SavedTensor,
+    Strong,
     allow_mutation_on_saved_tensors,
     disable_saved_tensors_hooks,
     save_on_cpu,
@@ -39,7 +42,11 @@ __all__ = [
 ]
 
 Grads = list[Tensor | None]
+# Where the gradient of an input goes. An operator keeps the shortest form: the leaf itself, or the
+# node if the input is its first output. `Node.edges` gives the edge for each.
+Source = Any
 _sequence = itertools.count()
+next_number = _sequence.__next__
 
 FREED = (
     "Trying to backward through the graph a second time, but the values saved in it have already "
@@ -62,7 +69,7 @@ class RemovableHandle:
 
     def __init__(self, hooks: Hooks, hook: Any) -> None:
         self._hooks = weakref.ref(hooks)
-        self.id = next(_sequence)
+        self.id = next_number()
         hooks[self.id] = hook
 
     def remove(self) -> None:
@@ -82,42 +89,70 @@ class Hooks(OrderedDict[int, Any]):
     """Hooks in the order of registration; weakly referenced by their handles."""
 
 
+class _Extras:
+    """What few nodes have: hooks, notes, tensors that retain their gradients."""
+
+    __slots__ = ("metadata", "post_hooks", "pre_hooks", "retain", "tensor_hooks")
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.pre_hooks = Hooks()
+        self.post_hooks = Hooks()
+        self.tensor_hooks: dict[int, Hooks] = {}
+        self.retain: dict[int, weakref.ref[Tensor]] = {}
+
+
 class Node:
     """One recorded operation.
 
     A subclass says in `apply` how gradients of its outputs become gradients of its inputs.
     """
 
-    # Nodes are many and live long: no dictionary unless a subclass wants one.
-    __slots__ = (
-        "__weakref__",
-        "_metadata",
-        "_post_hooks",
-        "_pre_hooks",
-        "_retain",
-        "_tensor_hooks",
-        "edges",
-        "outputs",
-        "sequence",
-    )
+    # Nodes are many and live long: no dictionary unless a subclass wants one, and no `__getattr__`,
+    # which would slow down every attribute.
+    __slots__ = ("__weakref__", "_dtype", "_extras", "_outputs", "_shape", "_sources", "sequence")
 
-    edges: Sequence[Edge | None]
-    outputs: Sequence[Spec | None]
+    _dtype: Any  # of the output, if there is one
+    _extras: _Extras | None
+    _outputs: Sequence[Spec | None] | None  # None: one output, of _shape and _dtype
+    _shape: tuple[int, ...] | None  # None: not just one output, or one without gradient
+    _sources: Sequence[Source]
+    sequence: int
     takes_undefined: ClassVar[bool] = False  # whether `apply` is called if no gradient arrived
     # Whether complex gradients of real tensors mean their real parts; see `check_gradient`.
     takes_real_part: bool = True
 
-    def __init__(self, edges: Sequence[Edge | None], outputs: Sequence[Spec | None] = ()) -> None:
-        self.edges = edges
+    def __init__(self, edges: Sequence[Source], outputs: Sequence[Spec | None] = ()) -> None:
+        self._sources = edges
         self.outputs = outputs
-        self.sequence = next(_sequence)
-        self._metadata: dict[str, Any] | None = (
-            {"traceback": anomaly_mode.where_from()} if anomaly_mode.state.enabled else None
-        )
-        self._pre_hooks: Hooks | None = None
-        self._post_hooks: Hooks | None = None
-        self._tensor_hooks: dict[int, Hooks] | None = None
-        self._retain: dict[int, weakref.ref[Tensor]] | None = None
+        self.sequence = next_number()
+        self._extras = None
+        if anomaly_mode.state.enabled:
+            self.metadata["traceback"] = anomaly_mode.where_from()
+
+    @property
+    def outputs(self) -> Sequence[Spec | None]:
+        """Shape and type of each output, None for one that has no gradient."""
+        if self._outputs is None:
+            self._outputs = (Spec(self._shape or (), self._dtype),)
+        return self._outputs
+
+    @outputs.setter
+    def outputs(self, outputs: Sequence[Spec | None]) -> None:
+        self._outputs = outputs
+        only = outputs[0] if len(outputs) == 1 else None
+        self._shape, self._dtype = (None, None) if only is None else (only[0], only[1])
+
+    @property
+    def edges(self) -> Sequence[Edge | None]:
+        """Where the gradients of the inputs go, None for those that need none."""
+        sources = self._sources
+        for source in sources:
+            if source is not None and source.__class__ is not Edge:
+                # Kept: the node of a leaf lives as long as a graph shows it.
+                sources = self._sources = tuple([_as_edge(s) for s in sources])
+                break
+        return sources
 
     def name(self) -> str:
         """Return the name shown to people, such as ``MulBackward``."""
@@ -130,6 +165,16 @@ class Node:
         """
         raise NotImplementedError
 
+    def apply_to_array(
+        self, grad: Any, wanted: Collection[Node] | None, *, retain: bool
+    ) -> Sequence[Any] | None:
+        """Do the same on elements alone, as NumPy arrays, and release the node unless `retain`.
+
+        None says that only `apply` can do it. `wanted` are the nodes whose gradients are needed,
+        None if all are. NumPy's warnings are silenced by the caller.
+        """
+        return None
+
     def release(self) -> None:
         """Free what was saved for `apply`."""
 
@@ -137,14 +182,21 @@ class Node:
         """Tell whether the node saved a result of its own."""
         return False
 
+    def saves_packed(self) -> bool:
+        """Tell whether something saved comes back through functions of people's own."""
+        return False
+
+    def result_counter(self, output_nr: int) -> VersionCounter:
+        """Return the counter for writes to the memory of an output, which has none yet."""
+        return VersionCounter()
+
     def saved(self) -> dict[str, Any]:
         """Return what is saved for `apply`, by name: a `SavedTensor`, or a list of them.
 
-        They can be read as attributes: ``node._saved_input`` is the tensor, and
+        The nodes of operators show them as attributes: ``node._saved_input`` is the tensor, and
         ``node._raw_saved_input`` the `SavedTensor`, which takes hooks.
         """
-        found: dict[str, Any] = getattr(self, "_saved", {})
-        return found
+        return {}
 
     def set_tangent(self, output_nr: int, tangent: Tensor) -> None:
         """Attach `tangent` to what the node saved of its output `output_nr`."""
@@ -156,82 +208,87 @@ class Node:
     def set_view_tangent(self, tangent: Tensor) -> None:
         """Attach `tangent` to what was saved of a view that was written, if this recorded that."""
 
-    def __getattr__(self, name: str) -> Any:
-        # Reached only for what is no attribute otherwise.
-        for prefix, read in (("_saved_", _unpacked), ("_raw_saved_", _raw)):
-            if name.startswith(prefix):
-                saved = self.saved()
-                key = name[len(prefix) :]
-                if key in saved:
-                    return read(saved[key], self)
-                message = (
-                    f"{self.name()} has no saved tensor {key!r}; it has "
-                    f"{', '.join(sorted(saved)) or 'none'}, or they were freed by a backward pass"
-                )
-                raise AttributeError(message)
-        message = f"{type(self).__name__!r} object has no attribute {name!r}"
-        raise AttributeError(message)
-
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """The nodes that the gradients go to, with the number of their output."""
         return tuple((None, 0) if e is None else (e.node, e.output_nr) for e in self.edges)
 
+    def _more(self) -> _Extras:
+        if self._extras is None:
+            self._extras = _Extras()
+        return self._extras
+
     @property
     def metadata(self) -> dict[str, Any]:
         """A dictionary for the user's own notes."""
-        if self._metadata is None:
-            self._metadata = {}
-        return self._metadata
+        return self._more().metadata
+
+    def has_hooks(self) -> bool:
+        """Tell whether anything is called, or kept, when a gradient comes by."""
+        more = self._extras
+        return more is not None and bool(
+            more.pre_hooks or more.post_hooks or more.retain or any(more.tensor_hooks.values())
+        )
 
     def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(grad_outputs)`` before the node; it may return replacements."""
-        if self._pre_hooks is None:
-            self._pre_hooks = Hooks()
-        return RemovableHandle(self._pre_hooks, hook)
+        return RemovableHandle(self._more().pre_hooks, hook)
 
     def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(grad_inputs, grad_outputs)`` after the node; it may return replacements."""
-        if self._post_hooks is None:
-            self._post_hooks = Hooks()
-        return RemovableHandle(self._post_hooks, hook)
+        return RemovableHandle(self._more().post_hooks, hook)
 
     def tensor_hooks(self, output_nr: int) -> Hooks:
         """Return the hooks of the tensor that is output `output_nr`, to add to."""
-        if self._tensor_hooks is None:
-            self._tensor_hooks = {}
-        return self._tensor_hooks.setdefault(output_nr, Hooks())
+        return self._more().tensor_hooks.setdefault(output_nr, Hooks())
 
     def retain(self, tensor: Tensor) -> None:
         """Fill the ``grad`` of `tensor`, an output of this node, in every backward pass."""
-        if self._retain is None:
-            self._retain = {}
-        self._retain[tensor._output_nr] = weakref.ref(tensor)
+        self._more().retain[tensor._output_nr] = weakref.ref(tensor)
 
     def stop_retaining(self, tensor: Tensor) -> bool:
         """Take back `retain` for `tensor`; return whether there was anything to take back."""
-        held = None if self._retain is None else self._retain.get(tensor._output_nr)
-        if self._retain is None or held is None or held() is not tensor:
+        held = None if self._extras is None else self._extras.retain.get(tensor._output_nr)
+        if self._extras is None or held is None or held() is not tensor:
             return False
-        del self._retain[tensor._output_nr]
+        del self._extras.retain[tensor._output_nr]
         return True
 
     def retains(self, output_nr: int) -> bool:
         """Tell whether `retain` was called for output `output_nr`."""
-        return self._retain is not None and output_nr in self._retain
+        return self._extras is not None and output_nr in self._extras.retain
 
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
+
+
+def saved_attribute(node: Node, name: str) -> Any:
+    """Return what a node shows as ``_saved_NAME`` or ``_raw_saved_NAME``.
+
+    Raises
+    ------
+    AttributeError
+        Nothing is saved under that name.
+    """
+    raw = name.startswith("_raw_saved_")
+    key = name.removeprefix("_raw_saved_" if raw else "_saved_")
+    saved = node.saved()
+    if key not in saved:
+        message = (
+            f"{node.name()} has no saved tensor {key!r}; it has "
+            f"{', '.join(sorted(saved)) or 'none'}, or they were freed by a backward pass"
+        )
+        raise AttributeError(message)
+    value = saved[key]
+    if raw:
+        return tuple(value) if isinstance(value, list) else value
+    return _unpacked(value, node)
 
 
 def _unpacked(value: Any, node: Node) -> Any:
     if isinstance(value, SavedTensor):
         return value.unpack(node)
     return tuple(_unpacked(v, node) for v in value) if isinstance(value, list) else value
-
-
-def _raw(value: Any, node: Node) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 # Two threads may reach the same leaf, or the same retained tensor, at once.
@@ -257,16 +314,42 @@ def add_to_grad(tensor: Tensor, grad: Tensor) -> None:
                 present.add_(grad)
 
 
+def owned(array: Any, holders: int) -> Any:
+    """Return `array`, or a copy of it if others than the given number of variables hold it.
+
+    Arrays on their way may be on another way too, be saved somewhere, or be views.
+    """
+    # Two more are the parameter here and that of the count.
+    if array.base is None and array.flags.owndata and sys.getrefcount(array) <= holders + 2:
+        return array
+    return array.copy(order="K" if array.flags.forc else "C")
+
+
+def _is_ordinary(present: Tensor) -> bool:
+    """Tell whether a gradient can be added to without the checks of an in-place operator."""
+    array = present._array
+    return (
+        present.__class__ is Tensor
+        and array.__class__ is np.ndarray
+        and array.flags.c_contiguous
+        and array.flags.writeable
+        and present._base is None
+        and present._tangent is None
+        and not present._requires_grad
+        and not present._inference
+    )
+
+
 class AccumulateGrad(Node):
     """The end of a path: adds what arrives to the ``grad`` of a leaf."""
 
     __slots__ = ("variable",)
 
     def __init__(self, variable: Tensor) -> None:
-        super().__init__((), (spec_of(variable),))
+        self.variable = variable
+        super().__init__((), (_edge(Spec, (variable._array.shape, variable._dtype, None)),))
         # It leads nowhere, so it can run as soon as its gradient is complete.
         self.sequence = sys.maxsize
-        self.variable = variable
 
     def apply(self, grads: Grads, needed: Sequence[bool]) -> Sequence[Tensor | None]:
         """Add the gradient to ``variable.grad`` and run the post-accumulate hooks."""
@@ -285,6 +368,48 @@ class AccumulateGrad(Node):
             for hook in tuple(hooks.post_accumulate.values()):
                 hook(variable)
         return ()
+
+    def apply_to_array(
+        self, grad: Any, wanted: Collection[Node] | None, *, retain: bool
+    ) -> Sequence[Any] | None:
+        """Add the gradient, if there are no hooks and ``variable.grad`` is an ordinary tensor."""
+        variable = self.variable
+        if variable._hooks is not None or variable._array.__class__ is not np.ndarray:
+            return None
+        with _accumulating:
+            present = variable._grad
+            if present is None:
+                # The engine and this function have it.
+                variable._grad = wrap(owned(grad, 2), variable._dtype)
+                return ()
+            if not _is_ordinary(present) or present._array.shape != grad.shape:
+                return None
+            np.add(present._array, grad, out=present._array)
+            present._bump_version()
+        return ()
+
+    def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(grad_outputs)`` before the node; it may return replacements."""
+        self._stay()
+        return super().register_prehook(hook)
+
+    def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(grad_inputs, grad_outputs)`` after the node."""
+        self._stay()
+        return super().register_hook(hook)
+
+    def _stay(self) -> None:
+        # Hooks live as long as a graph that leads here. Graphs may know the leaf only, so the node
+        # stays with it until the first pass that frees a graph.
+        held = self.variable._accumulator
+        if held is not None and held() is self:
+            self.variable._accumulator = Strong(self)
+
+    def release(self) -> None:
+        """Leave the leaf: from now on the node lives as long as somebody else holds it."""
+        held = self.variable._accumulator
+        if held.__class__ is Strong and held() is self:
+            self.variable._accumulator = weakref.ref(self)
 
 
 class LeafHooks:
@@ -305,23 +430,48 @@ def leaf_hooks(tensor: Tensor) -> LeafHooks:
     return hooks
 
 
+def accumulator_of(leaf: Tensor) -> AccumulateGrad:
+    """Return the node that ends all paths to `leaf`."""
+    # The node holds the leaf; the leaf holds the node weakly, so that they make no cycle.
+    reference = leaf._accumulator
+    node: AccumulateGrad | None = None if reference is None else reference()
+    if node is None:
+        with _accumulating:  # all graphs that use the leaf must end in one node
+            node = None if leaf._accumulator is None else leaf._accumulator()
+            if node is None:
+                node = AccumulateGrad(leaf)
+                leaf._accumulator = weakref.ref(node)
+    return node
+
+
 def edge_of(tensor: Tensor) -> Edge | None:
     """Return where the gradient of `tensor` goes, None if it does not require one."""
     if tensor._base is not None:
         tensor._synchronise()
     if tensor._grad_fn is not None:
-        return Edge(tensor._grad_fn, tensor._output_nr)
+        found: Edge = _edge(Edge, (tensor._grad_fn, tensor._output_nr))
+        return found
     if not tensor._requires_grad:
         return None
-    # The node holds the leaf; the leaf holds the node weakly, so that they make no cycle.
-    node = None if tensor._accumulator is None else tensor._accumulator()
-    if node is None:
-        with _accumulating:  # all graphs that use the leaf must end in one node
-            node = None if tensor._accumulator is None else tensor._accumulator()
-            if node is None:
-                node = AccumulateGrad(tensor)
-                tensor._accumulator = weakref.ref(node)
-    return Edge(node, 0)
+    return Edge(accumulator_of(tensor), 0)
+
+
+# Edge(...) goes through Python code.
+_edge: Any = tuple.__new__
+
+
+def _as_edge(source: Source) -> Edge | None:
+    if source is None or isinstance(source, Edge):
+        return source
+    return Edge(accumulator_of(source) if isinstance(source, Tensor) else source, 0)
+
+
+def target_of(source: Source) -> tuple[Node, int]:
+    """Return the node and output number that a source, which is not None, stands for."""
+    kind = source.__class__
+    if kind is Edge:
+        return source.node, source.output_nr
+    return (accumulator_of(source) if kind is Tensor else source), 0
 
 
 def get_gradient_edge(tensor: Tensor | Edge) -> Edge:
@@ -358,7 +508,7 @@ class RunningPass:
 
     __slots__ = ("arrived", "nodes", "useful")
 
-    def __init__(self, nodes: Collection[int], useful: set[int] | None) -> None:
+    def __init__(self, nodes: Collection[Node], useful: set[Node] | None) -> None:
         # What hooks on several tensors have so far; it ends with the pass, however that ends.
         self.arrived: dict[_MultiHook, _Arrived] = {}
         self.nodes = nodes
@@ -366,8 +516,7 @@ class RunningPass:
 
     def reaches(self, node: Node) -> bool:
         """Tell whether the pass will come by `node`."""
-        key = id(node)
-        return key in self.nodes and (self.useful is None or key in self.useful)
+        return node in self.nodes and (self.useful is None or node in self.useful)
 
 
 running = _Running()

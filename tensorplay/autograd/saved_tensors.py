@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorplay._tensor import Tensor, wrap
+from tensorplay._tensor import Tensor, VersionCounter, inference_threads, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 
 if TYPE_CHECKING:
@@ -25,6 +25,11 @@ __all__ = [
     "save_on_cpu",
     "saved_tensors_hooks",
 ]
+
+INFERENCE_SAVED = (
+    "inference tensors cannot be saved for backward. Write x.clone() outside of inference_mode() "
+    "to get a normal tensor, and use it in the computation."
+)
 
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
@@ -41,6 +46,21 @@ state = _State()
 
 # One entry per open context of any thread: what every save looks at first, as it costs the least.
 _open: list[None] = []
+_NO_THREAD = -2  # stands for them where calls ask whether they may take a short way
+_counting = threading.Lock()
+
+
+def _enter() -> None:
+    with _counting:
+        _open.append(None)
+        inference_threads.add(_NO_THREAD)
+
+
+def _leave() -> None:
+    with _counting:
+        _open.pop()
+        if not _open:
+            inference_threads.discard(_NO_THREAD)
 
 
 class _Packed:
@@ -82,11 +102,7 @@ class SavedTensor:
         self, tensor: Tensor, output_nr: int | None = None, *, computed: bool = False
     ) -> None:
         if tensor._inference:
-            message = (
-                "inference tensors cannot be saved for backward. Write x.clone() outside of "
-                "inference_mode() to get a normal tensor, and use it in the computation."
-            )
-            raise RuntimeError(message)
+            raise RuntimeError(INFERENCE_SAVED)
         self._tensor: Tensor | None = tensor if output_nr is None else tensor.detach()
         self._output_nr = output_nr
         counter = tensor._counter
@@ -104,6 +120,11 @@ class SavedTensor:
     def is_result(self) -> bool:
         """Whether the tensor is an output of the node that saved it."""
         return self._output_nr is not None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether hooks decide how the tensor is kept."""
+        return self._packed is not None
 
     def register_hooks(self, pack_hook: Pack, unpack_hook: Unpack) -> None:
         """Keep what ``pack_hook(tensor)`` returns instead; `unpack_hook` makes a tensor of it.
@@ -199,7 +220,7 @@ class SavedTensor:
         # A twin of the leaf: its gradient arrives where that of the leaf does.
         result = found.detach()
         result._requires_grad = True
-        result._accumulator = weakref.ref(packed.edge.node)
+        result._accumulator = Strong(packed.edge.node)
         return result
 
     @staticmethod
@@ -263,7 +284,7 @@ class saved_tensors_hooks:  # noqa: N801 - the field's spelling
         if state.disabled is not None:
             raise RuntimeError(state.disabled)
         state.hooks.append((self.pack_hook, self.unpack_hook))
-        _open.append(None)
+        _enter()
 
     def __exit__(
         self,
@@ -271,7 +292,7 @@ class saved_tensors_hooks:  # noqa: N801 - the field's spelling
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _open.pop()
+        _leave()
         state.hooks.pop()
 
 
@@ -367,18 +388,19 @@ def _copy_with_history(tensor: Tensor) -> Tensor:
 
     edge = edge_of(tensor)
     copy = wrap(np.array(tensor._array, order="K"), tensor._dtype)
+    copy._counter = VersionCounter()  # not that of the node whose result `tensor` is
     if tensor._tangent is not None:
         forward_ad.attach_tangent(copy, tensor._tangent)
     if edge is not None:
         copy._requires_grad = True
         if tensor._grad_fn is None:
-            copy._accumulator = _Strong(edge.node)
+            copy._accumulator = Strong(edge.node)
         else:
             copy._grad_fn, copy._output_nr = edge.node, edge.output_nr
     return copy
 
 
-class _Strong:
+class Strong:
     """Called like a weak reference, but holds what it refers to."""
 
     __slots__ = ("_node",)
@@ -416,10 +438,10 @@ def allow_mutation_on_saved_tensors() -> Iterator[SavedCopies]:
         raise RuntimeError(message)
     copies = SavedCopies()
     state.mutations.append(copies)
-    _open.append(None)
+    _enter()
     try:
         yield copies
     finally:
-        _open.pop()
+        _leave()
         state.mutations.pop()
         copies.clear()

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tensorplay._methods import TensorMethods, attach
-from tensorplay._tensor import Tensor, inference_threads
+from tensorplay._tensor import Tensor, inference_threads, twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -335,9 +335,7 @@ def _on_subclass(cls: type[Any], /, **kwargs: Any) -> None:
 
 def relabel(tensor: Tensor, cls: type[Tensor]) -> Tensor:
     """Return a tensor of class `cls` with memory and history of `tensor`, which is given up."""
-    result = object.__new__(cls)
-    result.__dict__.update(tensor.__dict__)
-    return result
+    return twin_of(tensor, cls)
 
 
 def _convert(result: Any, cls: type[Tensor], args: Iterable[Any]) -> Any:

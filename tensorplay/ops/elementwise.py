@@ -206,7 +206,7 @@ def unary(
     options.setdefault("inplace", True)
     options.setdefault("out", True)
     options.setdefault("jvp", "elementwise")
-    if isinstance(function, np.ufunc) and out is None:
+    if out is None and "," not in schema:
         options.setdefault("ufunc", function)
     return Primitive(
         schema,
@@ -505,6 +505,7 @@ div = binary(
     },
     check=_check_division,
     to_float=lambda x, y, rounding_mode: rounding_mode is None,
+    ufunc=np.true_divide,
     low=0.5,
     dunders=("__truediv__", "__rtruediv__", "__itruediv__"),
     aliases=("divide", "true_divide"),
@@ -579,6 +580,13 @@ def _power_grad_base(g: Any, s: Any) -> Any:
     return (g * conj_of(n * s.input ** (n - 1))).masked_fill(n == 0, 0)
 
 
+def _power_grad_base_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    base, n = args
+    if not isinstance(n, (int, float)) or n == 0:
+        return None
+    return g * (base * 2 if n == 2 else np.power(base, n - 1) * n)
+
+
 def _power_grad_exponent(g: Any, s: Any) -> Any:
     base = s.input
     slope = g * conj_of(s.out * log_of(base))
@@ -593,7 +601,7 @@ pow_ = binary(
     "Power ``input ** exponent``; ``0 ** 0`` is 1.",
     np.power,
     vjp={
-        "input": Vjp(_power_grad_base, "input", "exponent"),
+        "input": Vjp(_power_grad_base, "input", "exponent", arrays=_power_grad_base_array),
         "exponent": Vjp(_power_grad_exponent, "input", "exponent", "out"),
     },
     check=_check_power,

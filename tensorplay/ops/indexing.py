@@ -292,8 +292,15 @@ def _members(key: Any) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
+# The short way: most keys are numbers and slices.
+_by_key: Any = slice_.by_key
+
+
 def _getitem(self: Tensor, key: Any) -> Any:
     """Return the part that `key` says: a view unless it holds index tensors or masks."""
+    found = _by_key(self, key)
+    if found is not None:
+        return found
     if protocol.on:
         answer = ask(_getitem, (self, *_members(key)), (self, key))
         if answer is not UNANSWERED:

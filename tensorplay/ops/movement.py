@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorplay._methods import attach
-from tensorplay._tensor import Spec, Tensor, spec_of
+from tensorplay._tensor import Spec, Tensor, spec_of, twin_of
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import resolve_size, strides_of, view_strides, wrap_dim, wrap_dims
@@ -43,6 +43,24 @@ def samples_of(*cases: tuple[tuple[int, ...], tuple[Any, ...]]) -> Any:
 # --- another shape on the same elements -----------------------------------------------------------
 
 
+def _quick_reshape(x: Any, rest: tuple[Any, ...]) -> Any:
+    (shape,) = rest
+    if shape.__class__ is not tuple:
+        return None
+    result = x.reshape(shape)
+    found = result.shape
+    # NumPy takes every negative size for -1.
+    return (result, (found,)) if found == shape or min(shape) == -1 else None
+
+
+def _reshaped_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    """Give a gradient the shape of the input, which had the same elements."""
+    return g.reshape(shapes[0])
+
+
+_RESHAPED = Vjp(lambda g, s: g.reshape(s.specs["input"].shape), arrays=_reshaped_array)
+
+
 def _reshape_rule(x: Spec, shape: tuple[int, ...]) -> Spec:
     shape = resolve_size("reshape", shape, x.numel)
     return Spec(shape, x.dtype, view_strides(x, shape))
@@ -53,7 +71,8 @@ reshape = Primitive(
     "The elements in row-major order in another shape: a view where strides allow it, else a copy.",
     lambda x, shape: x.reshape(resolve_size("reshape", shape, x.size)),
     rule=_reshape_rule,
-    vjp={"input": Vjp(lambda g, s: g.reshape(s.specs["input"].shape))},
+    vjp={"input": _RESHAPED},
+    quick=_quick_reshape,
     jvp="linear",
     check_first=False,
     varargs=True,
@@ -73,7 +92,7 @@ def _view(x: Tensor, size: Ints) -> Any:
                 f"{list(x.shape)} and strides {strides_of(spec)}: a dimension of {list(shape)} "
                 "spans two separate pieces of memory. Write x.reshape(...)."
             )
-    return reshape.apply((x, shape))
+    return reshape.run(x, shape)
 
 
 # Written in terms of reshape so that its history holds for gradients of any layout.
@@ -150,6 +169,13 @@ def _squeezed(x: Any, dim: tuple[int, ...] | None) -> tuple[int, ...]:
     return tuple(d for d in dims if x.ndim and x.shape[d] == 1)
 
 
+def _quick_squeeze(x: Any, rest: tuple[Any, ...]) -> Any:
+    (dim,) = rest
+    if dim is None:
+        return x.squeeze(_squeezed(x, None)), (None,)
+    return (x.squeeze(_squeezed(x, (dim,))), ((dim,),)) if dim.__class__ is int else None
+
+
 def _squeeze_rule(x: Spec, dim: tuple[int, ...] | None) -> Spec:
     gone = _squeezed(x, dim)
     kept = [d for d in range(x.ndim) if d not in gone]
@@ -162,7 +188,8 @@ squeeze = Primitive(
     "Without the dimensions of size 1, or without those of them that `dim` names.",
     lambda x, dim: x.squeeze(_squeezed(x, dim)),
     rule=_squeeze_rule,
-    vjp={"input": Vjp(lambda g, s: g.reshape(s.specs["input"].shape))},
+    vjp={"input": _RESHAPED},
+    quick=_quick_squeeze,
     jvp="linear",
     check_first=False,
     samples=samples_of(((1, 3, 1), ()), ((1, 3, 1), (-1,)), ((2, 1), (0,)), ((1,), ()), ((), ())),
@@ -183,7 +210,8 @@ unsqueeze = Primitive(
     "With a dimension of size 1 inserted at `dim`.",
     np.expand_dims,
     rule=_unsqueeze_rule,
-    vjp={"input": Vjp(lambda g, s: g.reshape(s.specs["input"].shape))},
+    vjp={"input": _RESHAPED},
+    quick=lambda x, rest: (np.expand_dims(x, *rest), rest) if rest[0].__class__ is int else None,
     jvp="linear",
     check_first=False,
     samples=samples_of(((2, 3), (1,)), ((2, 3), (-1,)), ((), (0,)), ((0, 2), (0,))),
@@ -200,6 +228,16 @@ def _permutation(x: Any, dims: tuple[int, ...]) -> tuple[int, ...]:
             f"does not match the length of the desired ordering of dimensions ({len(dims)})."
         )
     return wrap_dims("permute", dims, x.ndim)
+
+
+def _quick_permute(x: Any, rest: tuple[Any, ...]) -> Any:
+    (dims,) = rest
+    if dims.__class__ is not tuple or len(dims) != x.ndim:
+        return None
+    for dim in dims:
+        if dim.__class__ is not int:
+            return None
+    return x.transpose(dims), rest
 
 
 def _permute_rule(x: Spec, dims: tuple[int, ...]) -> Spec:
@@ -220,7 +258,13 @@ permute = Primitive(
     "The dimensions in the order `dims`.",
     lambda x, dims: x.transpose(dims),
     rule=_permute_rule,
-    vjp={"input": Vjp(lambda g, s: g.permute(_inverse(s.dims)))},
+    vjp={
+        "input": Vjp(
+            lambda g, s: g.permute(_inverse(s.dims)),
+            arrays=lambda g, args, shapes, out: g.transpose(_inverse(args[1])),
+        )
+    },
+    quick=_quick_permute,
     jvp="linear",
     check_first=False,
     varargs=True,
@@ -249,7 +293,15 @@ transpose = Primitive(
     "Dimensions `dim0` and `dim1` exchanged.",
     _transpose,
     rule=_transpose_rule,
-    vjp={"input": Vjp(lambda g, s: g.transpose(s.dim0, s.dim1))},
+    vjp={
+        "input": Vjp(
+            lambda g, s: g.transpose(s.dim0, s.dim1),
+            arrays=lambda g, args, shapes, out: g.swapaxes(args[1], args[2]) if g.ndim else g,
+        )
+    },
+    quick=lambda x, rest: (
+        (x.swapaxes(*rest), rest) if rest[0].__class__ is int and rest[1].__class__ is int else None
+    ),
     jvp="linear",
     check_first=False,
     aliases=("swapaxes", "swapdims"),
@@ -263,7 +315,7 @@ def _t(x: Tensor) -> Any:
             f"[t] argument 'input': expected a tensor with <= 2 dimensions, got {x.ndim}. "
             "Write x.transpose(dim0, dim1)."
         )
-    return transpose.apply((x, 0, x.ndim - 1)) if x.ndim else view.apply((x, ()))
+    return transpose.run(x, 0, x.ndim - 1) if x.ndim else view.apply((x, ()))
 
 
 t = Composite(
@@ -306,13 +358,13 @@ def _matrix_only(where: str, x: Tensor) -> None:
 
 def _T(self: Tensor) -> Any:  # noqa: N802 - the field's spelling
     """Reverse the order of all dimensions; the transpose of a matrix."""
-    return permute.apply((self, tuple(range(self.ndim))[::-1]))
+    return permute.run(self, tuple(range(self.ndim))[::-1])
 
 
 def _mT(self: Tensor) -> Any:  # noqa: N802 - the field's spelling
     """Exchange the last two dimensions: the transpose of each matrix."""
     _matrix_only("mT", self)
-    return transpose.apply((self, -2, -1))
+    return transpose.run(self, -2, -1)
 
 
 def _mH(self: Tensor) -> Any:  # noqa: N802 - the field's spelling
@@ -333,12 +385,11 @@ def _take_geometry(self: Tensor, view: Tensor) -> Tensor:
     """Make `self` what `view`, a view of all its elements, is; the elements stay where they are."""
     if view._base is self:
         # Other views of `self` say how to make them from what it was: that becomes their base.
-        old: Tensor = object.__new__(Tensor)
-        old.__dict__.update(self.__dict__)
+        old = twin_of(self, Tensor)
         self._base = old
     else:
         self._base = view._base
-    self._replay, self._seen = view._replay, view._seen
+    self._recipe, self._seen = view._recipe, view._seen
     self._array, self._tangent = view._array, view._tangent
     self._grad_fn, self._output_nr = view._grad_fn, view._output_nr
     self._bump_version()
@@ -419,7 +470,8 @@ expand = Primitive(
     "Dimensions of size 1 repeated to `size` without a copy; -1 keeps a size.",
     _expand,
     rule=_expand_rule,
-    vjp={"input": Vjp(lambda g, s: g)},  # what was repeated is summed as after broadcasting
+    # What was repeated is summed as after broadcasting.
+    vjp={"input": Vjp(lambda g, s: g, arrays=lambda g, args, shapes, out: g)},
     jvp="linear",
     check_first=False,
     function=False,

@@ -77,12 +77,13 @@ class Operator:
         if self.schema.namespace is None:
             self._publish()
 
-    def short_way(self) -> Callable[..., Any] | None:
-        """Return a function of the first one or two arguments for the commonest calls, if any.
+    # The short way of the in-place form, which takes all arguments.
+    _short_write: Callable[..., Any] | None = None
+    # Whether the short way takes all arguments; otherwise it is for calls with the defaults only.
+    _short_takes_all = False
 
-        It is tried first if all other arguments have their defaults, and returns None for calls
-        that it does not know.
-        """
+    def short_way(self) -> Callable[..., Any] | None:
+        """Return a function for the commonest calls, if any, which returns None for others."""
         return None
 
     def apply(self, args: tuple[Any, ...]) -> Any:
@@ -225,9 +226,15 @@ class Operator:
             )
         )
         attempt = ""
-        if self._short is not None and call == "apply":
-            taken = ", ".join(n for n in names if n not in self._defaults)
-            given = "".join(f"{n} is {defaults}[{n!r}] and " for n in names if n in self._defaults)
+        if call == "apply_inplace" and self._short_write is not None:
+            attempt = (
+                f"    if ({result} := {short}({', '.join(names)})) is not None:\n"
+                f"        return {result}\n"
+            )
+        elif self._short is not None and call == "apply":
+            left_out = () if self._short_takes_all else self._defaults
+            taken = ", ".join(n for n in names if n not in left_out)
+            given = "".join(f"{n} is {defaults}[{n!r}] and " for n in names if n in left_out)
             attempt = (
                 f"    if {given}({result} := {short}({taken})) is not None:\n"
                 f"        return {result}\n"
@@ -254,7 +261,7 @@ class Operator:
             "nan": math.nan,
             "tensorplay": SimpleNamespace(**{d.name: d for d in _dtype.DTYPES}),
             operator: self,
-            short: self._short,
+            short: self._short_write if call == "apply_inplace" else self._short,
             defaults: self._defaults,
             protocol_: protocol,
             refused: OverriddenError,

@@ -32,6 +32,68 @@ def _slice_rule(x: Spec, start: Ints, stop: Ints, step: Ints, shape: Ints) -> Sp
     return Spec(shape, x.dtype, view_strides(Spec(sizes, x.dtype, strides), shape))
 
 
+def _quick_slice(x: Any, rest: tuple[Any, ...]) -> Any:
+    """Return what a key of numbers, slices with positive steps, None and Ellipsis says."""
+    (key,) = rest
+    kind = key.__class__
+    if kind is int:
+        return x[key, ...], rest  # with ... even a 0-d part is a view
+    if kind is slice:
+        return (x[key], rest) if _is_basic(key) else None
+    if kind is not tuple:
+        return None
+    for item in key:
+        if (
+            item.__class__ is not int and item is not None and item is not Ellipsis
+            and not (item.__class__ is slice and _is_basic(item))
+        ):  # fmt: skip
+            return None
+    full = key if Ellipsis in key else (*key, ...)
+    return x[full], rest
+
+
+def _is_basic(item: slice) -> bool:
+    """Tell whether a slice has numbers that never change, and goes forward."""
+    first, last, step = item.start, item.stop, item.step
+    return (
+        (first is None or first.__class__ is int)
+        and (last is None or last.__class__ is int)
+        and (step is None or (step.__class__ is int and step > 0))
+    )
+
+
+def _basic_plan(shape: Ints, key: Any) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the arguments of ``_slice`` for a key that `_quick_slice` took."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    fill = [slice(None)] * (len(shape) - sum(i is not None and i is not Ellipsis for i in items))
+    place = items.index(Ellipsis) if Ellipsis in items else len(items)
+    items[place : place + 1] = fill
+    ranges: list[range] = []
+    sizes: list[int] = []
+    for item in items:
+        if item is None:
+            sizes.append(1)
+            continue
+        size = shape[len(ranges)]
+        if isinstance(item, slice):
+            ranges.append(range(*item.indices(size)))
+            sizes.append(len(ranges[-1]))
+        else:
+            ranges.append(range(item % size, item % size + 1))
+    bounds = [(r.start, max(r.start, r.stop), r.step) for r in ranges]
+    start, stop, step = zip(*bounds, strict=True) if bounds else ((), (), ())
+    return start, stop, step, tuple(sizes)
+
+
+def _slice_adjoint_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    if len(args) != 2:
+        return None
+    shape, key = args
+    whole = np.zeros(shape, g.dtype)
+    whole[key] = g
+    return whole
+
+
 # An argument is complete: the bounds of every dimension lie inside the tensor.
 slice_ = Primitive(
     "_slice(Tensor(a) input, int[] start, int[] stop, int[] step, int[] shape) -> Tensor(a)",
@@ -40,9 +102,12 @@ slice_ = Primitive(
     rule=_slice_rule,
     vjp={
         "input": Vjp(
-            lambda g, s: slice_adjoint.apply((g, s.start, s.stop, s.step, s.specs["input"].shape))
+            lambda g, s: slice_adjoint.apply((g, s.start, s.stop, s.step, s.specs["input"].shape)),
+            arrays=_slice_adjoint_array,
         )
     },
+    quick=_quick_slice,
+    complete=lambda shape, key: (None, *_basic_plan(shape, key)),
     jvp="linear",
     check_first=False,
     function=False,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tensorplay import _dtype
-from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
+from tensorplay._quiet import restore, silence
+from tensorplay._tensor import MetaArray, Spec, Tensor, VersionCounter, spec_of, wrap
 from tensorplay.autograd import batched, forward_ad, grad_mode
 from tensorplay.autograd.graph import Edge, edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
@@ -28,10 +29,10 @@ from tensorplay.ops.node import (
     PrimitiveNode,
     Vjp,
     bare_spec,
+    show_saved,
 )
 from tensorplay.ops.operator import OPERATORS, Composite, Operator, Sample
-from tensorplay.ops.quick import quick_call
-from tensorplay.ops.quiet import restore, silence
+from tensorplay.ops.quick import quick_call, quick_write
 from tensorplay.ops.tangents import push_forward
 
 if TYPE_CHECKING:
@@ -77,6 +78,15 @@ class Primitive(Operator):
         NumPy's function for the commonest calls: it takes the first one or two arguments, which
         are arrays of one type, float32 or float64, or the second a number, and gives that type.
         The other arguments have their defaults, and no formula reads ``s.specs``.
+    quick
+        ``quick(array, others)`` on one float32 or float64 array and the tuple of the other
+        arguments as they were passed, or ``quick(array, array)`` on two of one such type: the
+        result of `impl`, of the same type, for calls that it knows; None, or an error, for all
+        others. It silences NumPy's warnings itself (`quietly`). That of a view returns a pair: the
+        result, and the other arguments as the converters would have them.
+    complete
+        ``complete(shape, key)`` gives all arguments, None for the tensor, where `quick` takes a key
+        instead of them. The short way is then `by_key`, and not part of the function.
     check_first
         Whether the rule runs before the implementation, for implementations whose own errors
         come too late or say too little.
@@ -94,6 +104,8 @@ class Primitive(Operator):
         scalars: bool | tuple[str, ...] = False,
         check_first: bool = True,
         ufunc: Callable[..., Any] | None = None,
+        quick: Callable[..., Any] | None = None,
+        complete: Callable[..., tuple[Any, ...]] | None = None,
         **options: Any,
     ) -> None:
         self.impl = impl
@@ -103,12 +115,20 @@ class Primitive(Operator):
         self.scalars = scalars
         self.check_first = check_first
         self.ufunc = ufunc
+        self.quick = quick
+        self.complete = complete
         #: How an operator of a user runs inside of vmap; the built-in ones have theirs in a table.
         self.vmap_rule: Callable[..., Any] | None = None
         self._saves: dict[tuple[bool, ...], tuple[tuple[str, ...], bool]] = {}
+        self.plan: list[tuple[int, int, Any]] = []
+        self.by_key: Callable[..., Any] | None = None
+        self.known_array_rules: list[list[Any]] | None = None
         super().__init__(schema, doc, **options)
+
+    def short_way(self) -> Callable[..., Any] | None:
+        """Return the function that answers the commonest calls, or None from others."""
         arguments = self.schema.arguments
-        self.plan: list[tuple[int, int, Any]] = [
+        self.plan = [
             (i, TENSOR_LIST if a.type.is_list else TENSOR, a) if a.type.is_tensor
             else (i, OTHER, converter(self.schema.qualname, a))
             for i, a in enumerate(arguments)
@@ -119,18 +139,40 @@ class Primitive(Operator):
         if any(a.type.base == "Generator" for a in arguments):
             # Inside of vmap it matters also where no argument differs between the samples.
             self.apply = self._apply_random  # type: ignore[method-assign]
-        unknown = set(vjp or {}) - {a.name for a in arguments if a.type.is_tensor}
+        unknown = set(self.vjp or {}) - {a.name for a in arguments if a.type.is_tensor}
         if unknown:
             message = (
                 f"operator {self.name}: vjp for {sorted(unknown)}, which are no tensor arguments"
             )
             raise ValueError(message)
+        show_saved((*self.names, "out"))
+        self._short_takes_all = self.quick is not None
+        self._short_write = quick_write(self) if self.inplace else None
+        short = quick_call(self)
+        if self.complete is not None:
+            self.by_key, short = short, None
+        return short
 
-    def short_way(self) -> Callable[..., Any] | None:
-        """Return the function that answers the commonest calls, or None from others."""
-        return None if self.ufunc is None else quick_call(self, self.ufunc)
+    def array_rules(self) -> list[list[Any]]:
+        """Return the derivative formulas on arrays; see `tensorplay.ops.array_rules`."""
+        if self.known_array_rules is None:
+            from tensorplay.ops.array_rules import array_rules  # which looks operators up
+
+            self.known_array_rules = array_rules(self)
+        return self.known_array_rules
+
+    def all_arguments(self, args: Any) -> Any:
+        """Return what a node keeps of the arguments, one for each."""
+        if self.complete is None or len(args) == len(self.names):
+            return args
+        return self.complete(*args)
 
     # --- execution --------------------------------------------------------------------------
+
+    def run(self, *args: Any) -> Any:
+        """Run the operator on a complete tuple of arguments, by its short way if that will do."""
+        found = None if self._short is None else self._short(*args)
+        return self.apply(args) if found is None else found
 
     def apply(self, args: tuple[Any, ...]) -> Any:
         """Run the operator on a complete tuple of arguments and record it."""
@@ -305,16 +347,16 @@ class Primitive(Operator):
 
     def _tie(self, values: list[Any], out: Tensor, number: int | None) -> None:
         """Make result `out` a view of the first argument."""
-        source: Tensor = values[0]
-        rest = tuple(values[1:])
+        out._mark_view(values[0], self.replay, tuple(values[1:]), number)
 
-        def replay(base: Tensor) -> Tensor:
-            with grad_mode.enable_grad():
-                result = self.apply((base, *rest))
-            twin: Tensor = result if number is None else result[number]
-            return twin
-
-        out._mark_view(source, replay)
+    def replay(self, base: Tensor, rest: tuple[Any, ...], number: int | None = None) -> Tensor:
+        """Return the view of `base` that a call with these other arguments made."""
+        if self.complete is not None and len(rest) == 1:
+            rest = self.complete(base._array.shape, *rest)[1:]
+        with grad_mode.enable_grad():
+            result = self.apply((base, *rest))
+        twin: Tensor = result if number is None else result[number]
+        return twin
 
     # --- in place ---------------------------------------------------------------------------
 
@@ -352,7 +394,10 @@ class Primitive(Operator):
             )
             raise RuntimeError(message)
         record = record and grad_mode.state.enabled and target._dtype.is_differentiable
-        node = self._node(values, target) if record and self.vjp is not None else None
+        wanted: tuple[bool, ...] = ()
+        node = None
+        if record and self.vjp is not None:
+            node, wanted = self._node(values, target)
         if dual:
             self._push_forward(values, (out,))
         if not meta:
@@ -360,7 +405,7 @@ class Primitive(Operator):
         target._bump_version()
         if node is not None:
             node.outputs = (bare_spec(target),)
-            node.save_results((target,))
+            node.save_results((target,), wanted)
             rebase_history(target, node)
         if dual:
             forward_ad.write_tangent(target, out._tangent, where)
@@ -380,8 +425,10 @@ class Primitive(Operator):
             found = self._saves[wanted] = (tuple(n for n in names if n != "out"), "out" in names)
         return found
 
-    def _node(self, values: list[Any], written: Tensor | None = None) -> PrimitiveNode:
-        """Return a node that has saved the arguments its formulas will read.
+    def _node(
+        self, values: list[Any], written: Tensor | None = None
+    ) -> tuple[PrimitiveNode, tuple[bool, ...]]:
+        """Return a node that has saved what its formulas read, and whose gradients are wanted.
 
         Arguments in the memory of `written`, which is about to change, are saved as copies.
         """
@@ -404,12 +451,12 @@ class Primitive(Operator):
                 and v._shared_counter() is written._shared_counter() else v
                 for name, v in zip(self.names, values, strict=True)
             ]  # fmt: skip
-        return PrimitiveNode(self, edges, values, tuple(wanted))
+        return PrimitiveNode(self, edges, values, tuple(wanted)), tuple(wanted)
 
     def _record(self, values: list[Any], outs: tuple[Tensor, ...]) -> None:
         if self.vjp is None or not any(out._dtype.is_differentiable for out in outs):
             return
-        node = self._node(values)
+        node, wanted = self._node(values)
         outputs: list[Spec | None] = []
         for number, out in enumerate(outs):
             if out._dtype.is_differentiable:
@@ -418,7 +465,7 @@ class Primitive(Operator):
             else:
                 outputs.append(None)
         node.outputs = outputs
-        node.save_results(outs)
+        node.save_results(outs, wanted)
 
 
 def _snapshot(tensor: Tensor) -> Tensor:
@@ -426,6 +473,7 @@ def _snapshot(tensor: Tensor) -> Tensor:
     if tensor.is_meta or (tensor._requires_grad and tensor._grad_fn is None):
         return tensor  # a leaf stays itself: a gradient of the gradient must find it
     copy = wrap(tensor._array.copy(), tensor._dtype)
+    copy._counter = VersionCounter()  # not that of the node whose result `tensor` is
     copy._grad_fn, copy._output_nr = tensor._grad_fn, tensor._output_nr
     copy._requires_grad = tensor._requires_grad
     return copy

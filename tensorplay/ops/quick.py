@@ -1,156 +1,366 @@
-"""The short way for small calls: what a primitive does, for the commonest arguments only.
+"""The short ways of small calls: what a primitive does, for the commonest arguments only.
 
-Most calls of arithmetic have plain tensors of one floating type, or a tensor and a number. For
-those the long way asks many questions whose answers are known. The short way asks only whether a
-call is such a one, and returns None if not; then the long way is taken, which also words the
-errors. A test runs every operator both ways.
+Most calls have plain tensors of one floating type, or such tensors and a number. For those the long
+way (`Primitive.apply`) asks many questions whose answers are known. A short way asks only whether
+a call is such a one, and returns None if not; then the long way is taken, which also words the
+errors. There are three, after the declaration of the primitive: for elementwise functions of one
+and of two operands (`ufunc`), for products of two tensors, and for functions of one tensor and
+other arguments (`quick`), among them the views. A test runs every operator both ways.
+
+What is written out here, and not called, is called by nearly every line of a program.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tensorplay import _dtype
-from tensorplay._tensor import Spec, Tensor, inference_threads
-from tensorplay.autograd import anomaly_mode, grad_mode
-from tensorplay.autograd.graph import Edge, SavedTensor, edge_of
-from tensorplay.ops.node import PrimitiveNode
-from tensorplay.ops.quiet import restore, silence
+from tensorplay._quiet import quietly
+from tensorplay._tensor import Tensor, inference_threads as detours
+from tensorplay.autograd import grad_mode
+from tensorplay.autograd.graph import Edge, next_number
+from tensorplay.autograd.saved_tensors import INFERENCE_SAVED
+from tensorplay.ops.node import FIRST_IS_NUMBER, SECOND_IS_NUMBER, TENSOR, PrimitiveNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorplay.ops.primitive import Primitive
 
-__all__ = ["quick_call"]
+__all__ = ["quick_call", "quick_write"]
 
 FLOAT32: Final = _dtype.float32
 FLOAT64: Final = _dtype.float64
-_new: Final = object.__new__
+# Several times faster than a call of the class.
+_new: Final[Callable[[], Tensor]] = functools.partial(object.__new__, Tensor)
+_new_node: Final[Callable[[], PrimitiveNode]] = functools.partial(object.__new__, PrimitiveNode)
 _tuple: Final = tuple.__new__
 
-
-def quick_call(primitive: Primitive, ufunc: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the short way of `primitive`, which computes with `ufunc`."""
-    record = None if primitive.vjp is None else _recorder(primitive)
-    operands = sum(not a.has_default for a in primitive.schema.arguments)
-    return _of_one(ufunc, record) if operands == 1 else _of_two(ufunc, record)
+# What the functions below may raise at arguments that the long way refuses with better words, or
+# knows how to take; RuntimeError is `quietly` in use by another thread.
+_REFUSED: Final = (TypeError, ValueError, IndexError, OverflowError, RuntimeError)
 
 
-def _of_one(ufunc: Callable[..., Any], record: Any) -> Callable[..., Any]:
-    mode, anomaly = grad_mode.state, anomaly_mode.state
+def quick_call(primitive: Primitive) -> Callable[..., Any] | None:
+    """Return the short way of `primitive`, None if its declaration gives none."""
+    if primitive.ufunc is not None:
+        operands = sum(kind == TENSOR for _, kind, _ in primitive.plan)
+        return (
+            _of_arguments(primitive, primitive.ufunc, elementwise=True)
+            if operands == 1
+            else _of_two(primitive, primitive.ufunc, elementwise=True)
+        )
+    if primitive.quick is None:
+        return None
+    if all(kind == TENSOR for _, kind, _ in primitive.plan) and len(primitive.plan) == 2:
+        return _of_two(primitive, primitive.quick, elementwise=False)
+    return _of_arguments(primitive, primitive.quick, elementwise=False)
 
-    def call(x: Any) -> Tensor | None:
-        if x.__class__ is not Tensor:
+
+def _what_to_save(primitive: Primitive, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Return for each of the first two arguments, and for the result, whether it is saved."""
+    names = primitive.names
+    early, late = primitive.saves((*wanted, *[False] * (len(names) - len(wanted))))
+    return (*(name in early for name in names[: len(wanted)]), late)
+
+
+def _versions(args: tuple[Any, ...]) -> Any:
+    """Return the versions of the tensors among saved arguments, 0 if they are all 0."""
+    found = []
+    for value in args:
+        version = 0
+        if value.__class__ is Tensor:
+            if value._inference:
+                raise RuntimeError(INFERENCE_SAVED)
+            version = 0 if value._counter is None else value._counter.value
+        found.append(version)
+    return tuple(found) if any(found) else 0
+
+
+# Arrays for the numbers that came by, as NumPy takes twice as long with a number.
+_constants: Final[dict[Any, Any]] = {}
+_MOST_CONSTANTS: Final = 4096
+
+
+def _constant(number: Any, d: _dtype.dtype) -> Any:
+    """Return `number` as an array of type `d`, kept for the next time; some as they are."""
+    # Of equal keys one would stand for the other: zeros have signs. Some integers do not fit.
+    if d is not FLOAT32 and d is not FLOAT64:
+        return number
+    if number == 0 or number != number or abs(number) > 2**53:  # noqa: PLR0124 - NaN
+        return number
+    if len(_constants) >= _MOST_CONSTANTS:
+        _constants.clear()
+    found = _constants[d, number] = np.asarray(number, d.numpy)
+    return found
+
+
+def _of_two(  # noqa: C901 - of what it returns
+    primitive: Primitive, function: Callable[..., Any], *, elementwise: bool
+) -> Callable[..., Any]:
+    """Return the short way of a function of two tensors, if elementwise also of a number."""
+    mode, ndarray = grad_mode.state, np.ndarray
+    differentiable = primitive.vjp is not None
+    rest = tuple(primitive._defaults[a.name] for a in primitive.schema.arguments[2:])
+    saves = [_what_to_save(primitive, (bool(n & 1), bool(n & 2))) for n in range(4)]
+
+    def call(x: Any, y: Any) -> Tensor | None:  # noqa: C901 - written out for speed
+        if detours:
+            return None
+        pattern: Any = None
+        if x.__class__ is Tensor:
+            left, d = x._array, x._dtype
+            if x._base is not None:
+                x._synchronise()
+            if x._tangent is not None or left.__class__ is not ndarray:
+                return None
+            first = x._requires_grad
+        elif elementwise and (x.__class__ is float or x.__class__ is int):
+            if y.__class__ is not Tensor:
+                return None
+            d, first, pattern = y._dtype, False, FIRST_IS_NUMBER
+            left = _constants.get((d, x))
+            if left is None:
+                left = _constant(x, d)
+        else:
+            return None
+        if d is not FLOAT32 and d is not FLOAT64:
+            return None
+        if y.__class__ is Tensor:
+            right = y._array
+            if y._base is not None:
+                y._synchronise()
+            if y._dtype is not d or y._tangent is not None or right.__class__ is not ndarray:
+                return None
+            second = y._requires_grad
+        elif elementwise and (y.__class__ is float or y.__class__ is int):
+            second, pattern = False, SECOND_IS_NUMBER
+            right = _constants.get((d, y))
+            if right is None:
+                right = _constant(y, d)
+        else:
+            return None
+        try:
+            result = quietly(function, left, right) if elementwise else function(left, right)
+        except _REFUSED:
+            return None
+        if result.__class__ is not ndarray:
+            if result is None:
+                return None
+            result = np.array(result)  # a number; faster than asarray
+        out = _new()
+        out._array = result
+        out._dtype = d
+        out._tangent = out._base = out._recipe = out._counter = None
+        out._output_nr = 0
+        if not (first or second) or not differentiable or not mode.enabled:
+            out._requires_grad = False
+            out._grad_fn = None
+            return out
+        needs = 0
+        source = other = None
+        if first:
+            needs = 1
+            source = x._grad_fn
+            if source is None:
+                source = x
+            elif x._output_nr:
+                source = _tuple(Edge, (source, x._output_nr))
+        if second:
+            needs += 2
+            other = y._grad_fn
+            if other is None:
+                other = y
+            elif y._output_nr:
+                other = _tuple(Edge, (other, y._output_nr))
+        save_x, save_y, save_out = saves[needs]
+        node = _new_node()
+        node.primitive = primitive
+        node.sequence = next_number()
+        node._sources = (source, other)
+        node._shape = result.shape
+        node._dtype = d
+        node._extras = node._outputs = node._counter = node._versions = None
+        node._out = result if save_out else None
+        if save_x or save_y:
+            node._versions = 0
+        left = x if save_x or pattern is FIRST_IS_NUMBER else None
+        right = y if save_y or pattern is SECOND_IS_NUMBER else None
+        node._args = (left, right, *rest) if rest else (left, right)
+        if (save_x and left.__class__ is Tensor and x._counter is not None) or (
+            save_y and right.__class__ is Tensor and y._counter is not None
+        ):
+            node._versions = _versions((left, right))
+        if elementwise:
+            node._shapes = pattern
+        else:
+            node._shapes = (x._array.shape, y._array.shape)
+        out._grad_fn = node
+        out._requires_grad = True
+        return out
+
+    return call
+
+
+def _of_arguments(  # noqa: C901 - of what it returns
+    primitive: Primitive, function: Callable[..., Any], *, elementwise: bool
+) -> Callable[..., Any]:
+    """Return the short way of a function of one tensor, first, and other arguments.
+
+    Elementwise functions have no other arguments than defaults.
+    """
+    mode, ndarray = grad_mode.state, np.ndarray
+    differentiable = primitive.vjp is not None
+    defaults = tuple(primitive._defaults.get(a.name, ...) for a in primitive.schema.arguments[1:])
+    save_x, save_out = _what_to_save(primitive, (True,))
+    convert = [extra for _, _, extra in primitive.plan[1:]]
+    view, again = primitive.view, primitive.replay
+    shortened = primitive.complete is not None
+    # Of NumPy's own functions the type is known.
+    casts = elementwise and not isinstance(function, np.ufunc)
+
+    def call(x: Any, *rest: Any) -> Tensor | None:  # noqa: C901 - written out for speed
+        if x.__class__ is not Tensor or detours:
             return None
         d = x._dtype
         array = x._array
-        if (d is not FLOAT32 and d is not FLOAT64) or array.__class__ is not np.ndarray:
+        if (d is not FLOAT32 and d is not FLOAT64) or array.__class__ is not ndarray:
             return None
         if x._base is not None:
             x._synchronise()
-        if x._tangent is not None or anomaly.enabled or inference_threads:
+        if x._tangent is not None:
             return None
-        token = silence()
         try:
-            result = ufunc(array)
-        except TypeError:  # the long way says which types there are
+            result = quietly(function, array) if elementwise else function(array, rest)
+        except _REFUSED:
             return None
-        finally:
-            restore(token)
-        out = _new(Tensor)
-        out._array = result if result.__class__ is np.ndarray else np.asarray(result)
-        out._dtype = d
-        if x._requires_grad and record is not None and mode.enabled:
-            record(out, (x,))
-        return out
-
-    return call
-
-
-def _of_two(ufunc: Callable[..., Any], record: Any) -> Callable[..., Any]:
-    mode, anomaly = grad_mode.state, anomaly_mode.state
-
-    def call(x: Any, y: Any) -> Tensor | None:
-        if x.__class__ is not Tensor:
-            return None
-        d = x._dtype
-        left = x._array
-        if (d is not FLOAT32 and d is not FLOAT64) or left.__class__ is not np.ndarray:
-            return None
-        if x._base is not None:
-            x._synchronise()
-        kind = y.__class__
-        if kind is Tensor:
-            right = y._array
-            if y._dtype is not d or right.__class__ is not np.ndarray:
+        if result.__class__ is not ndarray:
+            if result is None:
                 return None
-            if y._base is not None:
-                y._synchronise()
-            if y._tangent is not None:
-                return None
-            needs_grad = x._requires_grad or y._requires_grad
-        elif kind is float or kind is int:
-            right = y
-            needs_grad = x._requires_grad
-        else:
-            return None
-        if x._tangent is not None or anomaly.enabled or inference_threads:
-            return None
-        token = silence()
-        try:
-            result = ufunc(left, right)
-        except (ValueError, TypeError, OverflowError):  # the long way says what is wrong
-            return None
-        finally:
-            restore(token)
-        out = _new(Tensor)
-        out._array = result if result.__class__ is np.ndarray else np.asarray(result)
-        out._dtype = d
-        if needs_grad and record is not None and mode.enabled:
-            record(out, (x, y))
-        return out
-
-    return call
-
-
-def _recorder(primitive: Primitive) -> Callable[[Tensor, tuple[Any, ...]], None]:
-    """Return the function that records a result of the short way."""
-    names = primitive.names
-    rest = [primitive._defaults[a.name] for a in primitive.schema.arguments if a.has_default]
-    saves: dict[tuple[bool, bool], tuple[tuple[tuple[str, int], ...], bool]] = {}
-
-    def what_to_save(needs: tuple[bool, bool]) -> tuple[tuple[tuple[str, int], ...], bool]:
-        early, late = primitive.saves(tuple([*needs, *[False] * len(names)][: len(names)]))
-        found = saves[needs] = tuple((n, names.index(n)) for n in early), late
-        return found
-
-    def record(out: Tensor, operands: tuple[Any, ...]) -> None:
-        edges: list[Edge | None] = []
-        for x in operands:
-            if x.__class__ is not Tensor:
-                edges.append(None)
-            elif x._grad_fn is not None:
-                edges.append(_tuple(Edge, (x._grad_fn, x._output_nr)))
+            if view:
+                result, rest = result
             else:
-                edges.append(edge_of(x))
-        needs = edges[0] is not None, len(edges) > 1 and edges[1] is not None
-        early, late = saves.get(needs) or what_to_save(needs)
-        node = PrimitiveNode.short(
-            primitive,
-            edges,
-            [None if x.__class__ is Tensor else x for x in operands] + rest,
-            _tuple(Spec, (out._array.shape, out._dtype, None)),
-        )
-        saved = node._saved
-        for name, position in early:
-            x = operands[position]
-            saved[name] = SavedTensor(x) if x.__class__ is Tensor else x
+                result = np.array(result)  # a number; faster than asarray
+        if casts and result.dtype is not d.numpy:
+            result = result.astype(d.numpy)
+        records = differentiable and x._requires_grad and mode.enabled
+        if elementwise:
+            rest = defaults
+        elif records and not view and rest != defaults:
+            # As the long way has them: what people pass may be changed later.
+            rest = tuple([c(v) for c, v in zip(convert, rest, strict=True)])
+        out = _new()
+        out._array = result
+        out._dtype = d
+        out._tangent = out._base = out._recipe = out._counter = None
+        out._output_nr = 0
+        if view:
+            memory = result.base
+            if (memory is array or memory is array.base) and memory is not None:
+                counter = x._counter
+                if counter is None:
+                    counter = x._shared_counter()
+                elif x._inference:
+                    return None
+                out._counter = counter
+                if x._base is None:
+                    out._base, out._recipe = x, (again, (rest,), None)
+                elif x._recipe is not None:
+                    out._base, out._recipe = x._base, (again, (rest,), x._recipe)
+                if counter.history:
+                    out._seen = counter.history
+            elif result is array or np.may_share_memory(result, array):
+                return None
+        if not records:
+            out._requires_grad = False
+            out._grad_fn = None
+            return out
+        node = _new_node()
+        node.primitive = primitive
+        node.sequence = next_number()
+        source = x._grad_fn
+        if source is None:
+            source = x
+        elif x._output_nr:
+            source = _tuple(Edge, (source, x._output_nr))
+        node._sources = (source,)
+        node._shape = result.shape
+        node._dtype = d
+        node._extras = node._outputs = node._counter = None
+        node._out = result if save_out else None
+        if shortened:
+            node._args = (array.shape, *rest)
+        else:
+            node._args = (x if save_x else None, *rest)
+        if not save_x:
+            node._versions = None
+        else:
+            node._versions = 0 if x._counter is None else _versions((x,))
+        node._shapes = None if elementwise else (array.shape,)
         out._grad_fn = node
         out._requires_grad = True
-        if late:
-            saved["out"] = SavedTensor(out, 0)
+        return out
 
-    return record
+    return call
+
+
+def quick_write(  # noqa: C901 - of what it returns
+    primitive: Primitive,
+) -> Callable[..., Any] | None:
+    """Return the short way of the in-place form of an elementwise function of two operands.
+
+    It takes all arguments; those after the operands must be plain numbers.
+    """
+    ufunc, impl = primitive.ufunc, primitive.impl
+    if ufunc is None or sum(kind == TENSOR for _, kind, _ in primitive.plan) != 2:
+        return None
+    mode, ndarray = grad_mode.state, np.ndarray
+    defaults = tuple(primitive._defaults[a.name] for a in primitive.schema.arguments[2:])
+
+    def call(x: Any, y: Any, *rest: Any) -> Tensor | None:
+        if x.__class__ is not Tensor or detours or x._base is not None or x._tangent is not None:
+            return None
+        d = x._dtype
+        target = x._array
+        if (d is not FLOAT32 and d is not FLOAT64) or target.__class__ is not ndarray:
+            return None
+        if y.__class__ is Tensor:
+            value = y._array
+            if y._base is not None:
+                y._synchronise()
+            if y._dtype is not d or y._tangent is not None or value.__class__ is not ndarray:
+                return None
+            recorded = x._requires_grad or y._requires_grad
+        elif y.__class__ is float or y.__class__ is int:
+            value = y
+            recorded = x._requires_grad
+        else:
+            return None
+        flags = target.flags
+        if (recorded and mode.enabled) or not flags.c_contiguous or not flags.writeable:
+            return None
+        counter = x._counter
+        if counter is None:
+            counter = x._shared_counter()
+        elif x._inference:
+            return None
+        try:
+            if rest == defaults:
+                quietly(ufunc, target, value, target)
+            else:
+                for number in rest:
+                    if number.__class__ is not float and number.__class__ is not int:
+                        return None
+                result = quietly(impl, target, value, *rest)
+                if result.shape != target.shape or result.dtype is not target.dtype:
+                    return None
+                target[...] = result
+        except _REFUSED:
+            return None
+        counter.value += 1
+        return x
+
+    return call

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from tensorplay import _dtype
 from tensorplay._dtype import dtype
+from tensorplay._quiet import quietly
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.dims import wrap_dim, wrap_dims
 from tensorplay.ops.elementwise import conj_of, no_gradient
@@ -225,13 +227,67 @@ def _along_memory(x: Any, axes: tuple[int, ...]) -> bool:
 
 # --- sums -----------------------------------------------------------------------------------------
 
+
+def _few(x: Any, dim: Any, keepdim: Any, requested: Any) -> Any:
+    """Return the dimension to add over in a small call, None for all; False for other calls."""
+    if requested is not None or (keepdim is not False and keepdim is not True):
+        return False
+    if dim is None:
+        return None if x.size <= _FEW or x.flags.forc else False
+    if x.size > _FEW or x.ndim == 0:
+        return False
+    if dim.__class__ is tuple and len(dim) == 1:
+        dim = dim[0]
+    return dim if dim.__class__ is int else False
+
+
+_add: Final = np.add.reduce
+
+
+def _quick_sum(x: Any, rest: tuple[Any, ...]) -> Any:
+    dim, keepdim, requested = rest
+    if dim is None and keepdim is False and requested is None and x.size <= _FEW:
+        return quietly(_add, x, None)  # the commonest
+    axis = _few(x, dim, keepdim, requested)
+    return None if axis is False else quietly(_add, x, axis, None, None, keepdim)
+
+
+def _quick_mean(x: Any, rest: tuple[Any, ...]) -> Any:
+    dim, keepdim, requested = rest
+    axis = _few(x, dim, keepdim, requested)
+    if axis is False:
+        return None
+    count = x.size if axis is None else x.shape[axis]
+    return quietly(operator.truediv, quietly(_add, x, axis, None, None, keepdim), count)
+
+
+def _spread_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    """Do on arrays what `_spread` does on tensors."""
+    (shape,) = shapes
+    _, dim, keepdim, *_ = args
+    if not keepdim and dim:
+        g = g.reshape(_reduced(shape, axes_of("", dim, len(shape)), keepdim=True))
+    if math.prod(shape) > _FEW:
+        return np.broadcast_to(g, shape)
+    result = np.empty(shape, g.dtype)  # a broadcast view takes longer to make
+    result[...] = g
+    return result
+
+
+def _spread_mean_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    (shape,) = shapes
+    count = math.prod([shape[i] for i in axes_of("", args[1], len(shape))])
+    return _spread_array(np.asarray(g / max(count, 1)), args, shapes, out)
+
+
 sum_ = reduction(
     "sum(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
     "Sum; of integers and bools in int64.",
     add_up,
     out=sum_type,
-    vjp=Vjp(_spread),
+    vjp=Vjp(_spread, arrays=_spread_array),
     jvp="linear",
+    quick=_quick_sum,
 )
 
 mean = reduction(
@@ -239,7 +295,8 @@ mean = reduction(
     "Arithmetic mean; NaN of no elements.",
     lambda x, axes, keepdim, d: np.true_divide(add_up(x, axes, keepdim, d), _count(x, axes)),
     out=_floating_type,
-    vjp=Vjp(lambda g, s: _spread(g / _reduced_count(s), s)),
+    vjp=Vjp(lambda g, s: _spread(g / _reduced_count(s), s), arrays=_spread_mean_array),
+    quick=_quick_mean,
     # Not "linear": the mean of no tangents is no tangent, not NaN.
     jvp=lambda t, s: sum_(t.input, s.dim, s.keepdim, dtype=s.dtype) / _reduced_count(s),
 )

@@ -81,9 +81,13 @@ def _plain(operator: Operator, name: str, public: Any) -> Callable[..., Any]:
 
 
 def _reflected(operator: Operator, name: str, public: Any) -> Callable[..., Any]:
+    short = operator._short or (lambda *_: None)
     rest = _rest(operator)
 
     def special(self: Tensor, other: Any) -> Any:
+        result = short(other, self)
+        if result is not None:
+            return result
         if not isinstance(other, OPERAND):
             return _foreign(operator, public, (other, self, *rest), other, "")
         if protocol.on:
@@ -94,10 +98,14 @@ def _reflected(operator: Operator, name: str, public: Any) -> Callable[..., Any]
 
 
 def _inplace(operator: Operator, name: str, public: Any) -> Callable[..., Any]:
+    short = operator._short_write or (lambda *_: None)
     rest = _rest(operator)
     reflected = f"__r{name[3:]}"
 
     def special(self: Tensor, other: Any) -> Any:
+        result = short(self, other, *rest)
+        if result is not None:
+            return result
         if not isinstance(other, OPERAND):
             return _foreign(operator, public, (self, other, *rest), other, reflected)
         if protocol.on:

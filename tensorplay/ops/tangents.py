@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorplay._tensor import Tensor, spec_of, wrap
+from tensorplay._tensor import Tensor, spec_of, twin_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.graph import edge_of
@@ -88,7 +88,7 @@ def _by_vjp(
         node = PrimitiveNode(primitive, (), plain, wanted)
         node.outputs = [spec_of(out) if out._dtype.is_differentiable else None for out in outs]
         # With the history that they have: the tangent may be differentiated again.
-        node.save_results(outs, own=False)
+        node.save_results(outs, wanted, own=False)
         cotangents = [
             None if spec is None else wrap(np.zeros(spec.shape, spec.dtype.numpy)).requires_grad_()
             for spec in node.outputs
@@ -118,8 +118,7 @@ def without_tangent(value: Any) -> Any:
     if isinstance(value, list):
         return [without_tangent(v) for v in value]
     if isinstance(value, Tensor) and value._tangent is not None:
-        twin = object.__new__(Tensor)
-        twin.__dict__.update(value.__dict__)
+        twin = twin_of(value, Tensor)
         twin._tangent = None
         return twin
     return value

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplay import _dtype
+from tensorplay._quiet import restore, silence
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.ops.node import bare_spec
 from tensorplay.ops.primitive import Primitive
-from tensorplay.ops.quiet import restore, silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,10 @@ class Writer(Primitive):
             return super().apply_inplace(args)  # which words the error
         check_writable(target, where)
         record = record and grad_mode.state.enabled and target._dtype.is_differentiable
-        node = self._node(values, target) if record else None
+        wanted: tuple[bool, ...] = ()
+        node = None
+        if record:
+            node, wanted = self._node(values, target)
         token = silence()
         try:
             self.write(*map(_apart, arrays, [arrays[0]] * len(arrays)))
@@ -59,7 +62,7 @@ class Writer(Primitive):
         target._bump_version()
         if node is not None:
             node.outputs = (bare_spec(target),)
-            node.save_results((target,))
+            node.save_results((target,), wanted)
             rebase_history(target, node)
         return target
 

@@ -212,9 +212,10 @@ def test_saved_values_can_be_read_from_the_node_and_hooked():
         raw.register_hooks(lambda t: t, lambda t: t)
     z.sum().backward()
     assert (x.grad.item(), y.grad.item()) == (3.0, 20.0)
-    for node, name in (((x * y).grad_fn, "_saved_nothing_like_it"), (z.grad_fn, "_saved_input")):
-        with pytest.raises(AttributeError, match=f"{name[7:]}.*freed"):
-            getattr(node, name)
+    with pytest.raises(AttributeError, match=r"input.*freed"):
+        _ = z.grad_fn._saved_input
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = (x * y).grad_fn._saved_nothing_like_it
 
 
 def test_writes_to_saved_tensors_may_be_allowed():

@@ -20,7 +20,6 @@ from tensorplay.autograd.graph import (
     Edge,
     Node,
     RemovableHandle,
-    SavedTensor,
     edge_of,
 )
 
@@ -204,23 +203,13 @@ def _reachable(roots: Sequence[Edge]) -> list[Node]:
 
 def _is_own(node: Node) -> bool:
     """Tell whether a node belongs to the product's own operators, and nobody has hooks on it."""
-    if node._pre_hooks or node._post_hooks or node._tensor_hooks:
+    if node.has_hooks():
         return False
     if isinstance(node, AccumulateGrad):
         hooks = node.variable._hooks
         return hooks is None or not hooks.grad
     primitive = getattr(node, "primitive", None)
-    if primitive is None or primitive.schema.namespace is not None:
-        return False
-    saved = getattr(node, "_saved", {}).values()
-    return not any(_is_packed(value) for value in saved)
-
-
-def _is_packed(value: Any) -> bool:
-    """Tell whether a saved tensor comes back through a function of people's own."""
-    if isinstance(value, list):
-        return any(_is_packed(v) for v in value)
-    return isinstance(value, SavedTensor) and value._packed is not None
+    return primitive is not None and primitive.schema.namespace is None and not node.saves_packed()
 
 
 def raw_gradient_types(

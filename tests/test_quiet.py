@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
-from tensorplay.ops import quiet
+from tensorplay import _quiet as quiet
 
 
 @pytest.fixture(params=["NumPy's state", "public functions"])

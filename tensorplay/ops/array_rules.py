@@ -1,0 +1,177 @@
+"""Derivative formulas on NumPy arrays, made of those on tensors.
+
+A formula in arithmetic and elementwise functions, such as ``g * (1 - s.out * s.out)``, does the
+same to arrays without the cost of a tensor for every step. It is run once on symbols that write
+down what happens to them, and what they wrote is compiled. A formula that asks for a shape,
+compares, or calls something else gives no rule, and goes on running on tensors.
+"""
+
+from __future__ import annotations
+
+import linecache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tensorplay import _dtype
+from tensorplay.ops.node import FIRST_IS_NUMBER, SECOND_IS_NUMBER, TENSOR
+from tensorplay.ops.operator import OPERATORS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorplay.ops.node import Vjp
+    from tensorplay.ops.primitive import Primitive
+
+__all__ = ["array_rules"]
+
+
+class _UntraceableError(Exception):
+    """The formula does something that symbols do not know."""
+
+
+class _Trace:
+    """What symbols wrote down: one assignment per step, and the functions that these call."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.functions: dict[str, Any] = {}
+
+    def step(self, text: str) -> _Symbol:
+        name = f"t{len(self.lines)}"
+        self.lines.append(f"    {name} = {text}\n")
+        return _Symbol(self, name)
+
+    def call(self, operator: str, *operands: Any) -> _Symbol:
+        found: Any = OPERATORS.get(operator)
+        ufunc = getattr(found, "ufunc", None)
+        if ufunc is None:
+            raise _UntraceableError(operator)
+        self.functions[operator] = ufunc
+        return self.step(f"{operator}({', '.join(_text(x) for x in operands)})")
+
+
+def _text(operand: Any) -> str:
+    if isinstance(operand, (_Symbol, _Number)):
+        return operand.name
+    if type(operand) is int or type(operand) is float:
+        return repr(operand)
+    raise _UntraceableError(type(operand).__name__)
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise _UntraceableError
+
+
+class _Number:
+    """Stands for a number among the operands."""
+
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, trace: _Trace, name: str) -> None:
+        self.trace = trace
+        self.name = name
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __index__ = __float__ = __int__ = _refuse
+
+    def _infix(self, sign: str, left: Any, right: Any) -> Any:
+        step = self.trace.step(f"{_text(left)} {sign} {_text(right)}")
+        if isinstance(left, _Symbol) or isinstance(right, _Symbol):
+            return step
+        return _Number(self.trace, step.name)
+
+    def __add__(self, other: Any) -> Any:
+        return self._infix("+", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._infix("+", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._infix("-", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._infix("-", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._infix("*", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._infix("*", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._infix("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._infix("/", other, self)
+
+
+class _Symbol(_Number):
+    """Stands for an array of floats."""
+
+    dtype = _dtype.float64  # formulas ask whether it is complex
+
+    def __neg__(self) -> _Symbol:
+        return self.trace.step(f"-{self.name}")
+
+    def __pow__(self, other: Any) -> _Symbol:
+        return self.trace.call("pow", self, other)
+
+    def __rpow__(self, other: Any) -> _Symbol:
+        return self.trace.call("pow", other, self)
+
+    def __getattr__(self, name: str) -> Callable[..., _Symbol]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *operands: self.trace.call(name, self, *operands)
+
+
+def _traced(primitive: Primitive, argument: str, rule: Vjp, number: int | None) -> Any:
+    """Return the rule that a formula makes, None if it makes none.
+
+    `number` is the position of the argument that is a number.
+    """
+    trace = _Trace()
+    saved = SimpleNamespace(out=_Symbol(trace, "out"))
+    for position, kind, _ in primitive.plan:
+        name = primitive.names[position]
+        if kind == TENSOR:
+            stands = _Number if position == number else _Symbol
+            value: Any = stands(trace, f"args[{position}]")
+        else:
+            value = primitive._defaults[name]
+        setattr(saved, name, value)
+    try:
+        result = rule.formula(_Symbol(trace, "g"), saved)
+    except (_UntraceableError, TypeError, AttributeError):
+        return None
+    if not isinstance(result, _Symbol):
+        return None
+    source = f"def rule(g, args, shapes, out):\n{''.join(trace.lines)}    return {result.name}\n"
+    filename = f"<tensorplay gradient of {argument} of {primitive.name}, number at {number}>"
+    names = dict(trace.functions)
+    exec(compile(source, filename, "exec"), names)  # noqa: S102 - text that symbols wrote
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    return names["rule"]
+
+
+def array_rules(primitive: Primitive) -> list[list[Any]]:
+    """Return a list of rules for each way to pass numbers: none, the first, the second operand.
+
+    A list has a rule, or None, for every tensor argument.
+    """
+    rules = primitive.vjp or {}
+    tensors = [primitive.names[i] for i, kind, _ in primitive.plan if kind == TENSOR]
+    found: list[list[Any]] = []
+    for pattern in (0, FIRST_IS_NUMBER, SECOND_IS_NUMBER):
+        row = []
+        for name in tensors:
+            rule = rules.get(name)
+            if rule is None or rule.arrays is not None:
+                row.append(None if rule is None else rule.arrays)
+            elif primitive.ufunc is None:
+                row.append(None)
+            else:
+                row.append(_traced(primitive, name, rule, pattern - 1 if pattern else None))
+        found.append(row)
+    return found
