@@ -140,11 +140,14 @@ def _toolkit(compiler: toolchain.Compiler) -> Toolkit:
         paths = [word[len(flag) :] for word in words if word.startswith(flag)]
         return tuple(os.path.realpath(path) for path in paths if path)
 
+    # Since 13 the headers that the others include lie in a folder of their own.
+    words = shlex.split(said.get("SYSTEM_INCLUDES", ""))
+    system_folders = tuple(os.path.realpath(w) for w in words if w and not w.startswith("-"))
     return Toolkit(
         compiler,
         Path(os.path.realpath(said["TOP"])),
         ".".join(version.groups()) if version else "unknown version",
-        folders("INCLUDES", "-I"),
+        (*folders("INCLUDES", "-I"), *system_folders),
         folders("LIBRARIES", "-L"),
     )
 

@@ -108,6 +108,60 @@ def test_b004_the_toolkit_is_where_the_compiler_says_not_where_the_program_lies(
         cuda.find_toolkit()
 
 
+#: The forms in which versions of nvcc name their folders; {part} is the target's.
+VERSION = (
+    "#$ gcc -E -D__CUDACC_VER_MAJOR__={0} -D__CUDACC_VER_MINOR__={1} -D__CUDACC_VER_BUILD__=1\n"
+)
+DRYRUNS = {
+    "11.8": """#$ TOP={root}/bin/..
+#$ INCLUDES="-I{root}/bin/..//include"
+#$ LIBRARIES=  "-L{root}/bin/..//lib64/stubs" "-L{root}/bin/..//lib64"
+""",
+    "12.4": """#$ TOP={root}/bin/..
+#$ INCLUDES="-I{part}/include"
+#$ LIBRARIES=  "-L{part}/lib/stubs" "-L{part}/lib"
+""",
+    "13.0": """#$ TOP={root}/bin/..
+#$ INCLUDES="-I{part}/include"
+#$ SYSTEM_INCLUDES="-isystem" "{part}/include/cccl"
+#$ LIBRARIES=  "-L{part}/lib/stubs" "-L{part}/lib"
+""",
+}
+
+
+@pytest.mark.usefixtures("plain_environment")
+@pytest.mark.parametrize("version", list(DRYRUNS))
+def test_b004_every_version_of_the_compiler_says_where_its_toolkit_is(
+    tmp_path, monkeypatch, version
+):
+    root = tmp_path / "cuda"
+    answer = tmp_path / "answer"
+    target = f"{root}/bin/../targets/x86_64-linux"
+    said = DRYRUNS[version].format(root=root, part=target) + VERSION.format(*version.split("."))
+    answer.write_text(said)
+    script(root / "bin" / "nvcc", f'cat "{answer}" >&2')
+    monkeypatch.setenv("CUDA_HOME", str(root))
+    toolkit = cuda.find_toolkit()
+    part = root if version == "11.8" else root / "targets" / "x86_64-linux"
+    libraries = "lib64" if version == "11.8" else "lib"
+    assert (toolkit.root, toolkit.version) == (root, version)
+    headers = [part / "include", part / "include" / "cccl"]
+    assert toolkit.include_paths == tuple(map(str, headers[: 1 + (version == "13.0")]))
+    assert toolkit.library_paths[-1] == str(part / libraries)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "host_config.h:132:2: error: #error -- unsupported GNU version! gcc versions later",
+        "host_config.h:148:2: error: #error -- unsupported clang version! clang version must",
+        "nvcc fatal   : host compiler 'g++-5' is not supported",
+    ],
+)
+def test_refusals_of_a_host_compiler_are_recognised(said):
+    assert cuda._REFUSED.search(said)
+
+
 @pytest.mark.usefixtures("plain_environment")
 def test_b004_a_host_compiler_that_the_toolkit_accepts_is_found_or_named(tmp_path, monkeypatch):
     tools = tmp_path / "bin"
