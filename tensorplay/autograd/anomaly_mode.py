@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 import warnings
 from pathlib import Path
@@ -101,13 +102,33 @@ class detect_anomaly:  # noqa: N801
 
 
 def where_from() -> list[str]:
-    """Return the frames of the user's program that lead here, as Python formats them."""
+    """Return the frames of the user's program that lead here, as Python formats them.
+
+    In a notebook they begin with the cell that runs, and cells have the names people see.
+    """
     frames = [
         frame
         for frame in traceback.extract_stack()
         if not frame.filename.startswith((_PACKAGE, _GENERATED))
     ]
-    return traceback.format_list(frames[-_MOST_FRAMES:])
+    cells = [_cell(frame.filename) for frame in frames]
+    first = next((n for n, cell in enumerate(cells) if cell is not None), 0)
+    lines: list[str] = []
+    for frame, cell in list(zip(frames, cells, strict=True))[first:][-_MOST_FRAMES:]:
+        (text,) = traceback.format_list([frame])
+        if cell is not None:
+            text = text.replace(f'File "{frame.filename}"', cell, 1)
+        lines.append(text)
+    return lines
+
+
+def _cell(filename: str) -> str | None:
+    """Return the name of the notebook cell whose code has this file name, None if it is a file."""
+    ipython = sys.modules.get("IPython")  # where there is none there are no cells
+    shell = ipython.get_ipython() if ipython is not None else None
+    name = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    found = name(filename) if name is not None else None
+    return None if found is None else " ".join(found)
 
 
 def explain(error: BaseException, name: str, frames: Any) -> None:

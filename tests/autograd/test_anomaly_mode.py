@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+import types
 
 import pytest
 
@@ -84,3 +85,29 @@ def test_without_the_mode_nan_passes():
         y.backward()
     with set_detect_anomaly(True, check_nan=False):
         zero_times_infinity(x).sum().backward()
+
+
+@pytest.mark.usefixtures("anomaly")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_the_cell_and_line_of_a_notebook_are_named(monkeypatch):
+    compilerop = pytest.importorskip("IPython.core.compilerop")
+    compiler = compilerop.CachingCompiler()
+    shell = types.SimpleNamespace(compile=compiler)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    namespace = {"tp": tp}
+
+    def run(source, number):
+        name = compiler.cache(source, number)
+        exec(compiler(source, name, "exec"), namespace)  # noqa: S102 - as a notebook does
+
+    run("def root(x):\n    y = x * 1\n    return y.sqrt() * 0\n", 3)
+    run("x = tp.zeros(1, requires_grad=True)\nz = root(x).sum()\n", 7)
+    with pytest.raises(RuntimeError, match="SqrtBackward") as caught:
+        run("z.backward()", 8)
+    note = "".join(caught.value.__notes__)
+    first, *rest = note.splitlines()
+    assert first.startswith("Error detected in SqrtBackward")
+    assert rest[0].strip() == "Cell In[7], line 2, in <module>"
+    assert rest[1].strip() == "z = root(x).sum()"
+    assert rest[2].strip() == "Cell In[3], line 3, in root"
+    assert rest[3].strip() == "return y.sqrt() * 0"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
-from tensorplay.autograd import Function, backward, grad
+from tensorplay.autograd import Function, backward, forward_ad, grad
 
 
 def leaf(*values, dtype=tp.float64):
@@ -310,19 +310,47 @@ def test_exception_leaves_the_graph_usable():
     Fails.broken = True
 
 
+DEPTH = 100_000
+
+
 @pytest.mark.slow
-def test_deep_graph_needs_no_recursion():
-    depth = 100_000
+@pytest.mark.parametrize(
+    ("step", "depth", "slope"),
+    [
+        (lambda y, x: y + 1.0, DEPTH, 1.0),
+        (lambda y, x: y * x, DEPTH, DEPTH + 1.0),  # saves tensors along the way
+        (lambda y, x: y.add_(x), DEPTH // 8, DEPTH // 8 + 1.0),
+        (lambda y, x: y.view(1), DEPTH // 8, 1.0),
+    ],
+    ids=["add", "saved", "in place", "views"],
+)
+def test_deep_graph_needs_no_recursion(step, depth, slope):
     assert depth > 10 * sys.getrecursionlimit()
     x = leaf(1.0)
-    y = x
+    y = x * 1
     for _ in range(depth):
-        y = y + 1.0
+        y = step(y, x)
     (g,) = grad(y.sum(), x)
-    assert g.tolist() == [1.0]
+    assert g.tolist() == [slope]
     node = weakref.ref(y.grad_fn)
     del y  # the whole chain dies here
     assert node() is None
+
+
+@pytest.mark.slow
+def test_deep_graph_is_differentiated_twice_and_forward():
+    x = leaf(1.0)
+    y = x
+    for _ in range(DEPTH // 4):
+        y = y * 1.0
+    (first,) = grad((y * y).sum(), x, create_graph=True)
+    assert grad(first.sum(), x)[0].tolist() == [2.0]
+    del y, first
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(leaf(1.0).detach(), leaf(2.0).detach())
+        for _ in range(DEPTH // 4):
+            dual = dual * 1.0
+        assert forward_ad.unpack_dual(dual).tangent.tolist() == [2.0]
 
 
 def test_graphs_die_by_reference_counts_alone():
@@ -408,6 +436,71 @@ def test_threads_may_share_leaves_and_run_at_once():
         thread.join()
     assert errors == []
     assert x.grad.tolist() == [2.0 * 4 * 50] * 8
+
+
+def test_threads_run_backward_through_one_graph_at_once():
+    """Both passes are under way at the same time: each waits for the other in its formula."""
+    met = threading.Barrier(2, timeout=20)
+
+    class Meets(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            met.wait()
+            return g * 2 * ctx.saved_tensors[0]
+
+    x = leaf(1.0, 2.0)
+    seen = []
+    y = Meets.apply(x * 3)
+    y.register_hook(lambda g: seen.append((threading.get_ident(), g.tolist())))
+    found = {}
+
+    def work(factor):
+        mode = tp.is_grad_enabled()
+        gradient = tp.full((2,), factor, dtype=tp.float64)
+        found[factor] = grad(y, x, gradient, retain_graph=True)[0].tolist()
+        found[-factor] = tp.is_grad_enabled() is mode
+
+    threads = [threading.Thread(target=work, args=(f,)) for f in (1.0, 10.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {1.0: [18.0, 36.0], 10.0: [180.0, 360.0], -1.0: True, -10.0: True}
+    assert len({ident for ident, _ in seen}) == 2
+    assert sorted(g for _, g in seen) == [[1.0, 1.0], [10.0, 10.0]]
+
+
+def test_an_exception_in_a_pass_inside_of_a_pass():
+    class Inner(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            with tp.enable_grad():
+                z = Fails.apply(x.detach().requires_grad_()).sum()
+            try:
+                z.backward()
+            except KeyError:
+                return g * 2
+            return g * 3
+
+    x = leaf(1.0)
+    y = Inner.apply(x) * x
+    Fails.broken = True
+    assert grad(y, x, retain_graph=True)[0].tolist() == [4.0]
+    assert tp.is_grad_enabled()
+    Fails.broken = False
+    assert grad(y, x)[0].tolist() == [5.0]
+    Fails.broken = True
 
 
 def test_complex_gradients_follow_the_convention():
