@@ -321,36 +321,102 @@ def test_the_table_of_builds_is_measured(monkeypatch, tmp_path):
     assert all(row.ours.wall > 0 and row.engine.wall > 0 for row in rows)
 
 
-@pytest.mark.benchmark
-@pytest.mark.timeout(1200)
-def test_a_thousand_edits_of_one_cell_do_not_pile_up(tmp_path):
-    code = """
-import gc, json, resource, sys, time
-from tensorplay.utils import cpp_jit
-from tests.benchmarks.build import SMALL, _processor_seconds
+@dataclass(frozen=True)
+class Session:
+    """A cell that was edited and run again and again in one process.
 
-cpp_jit.cache.set_limit(20 * 2**20)
-taken, memory = [], []
-for number in range(1000):
+    Parameters
+    ----------
+    first, last
+        Median processor seconds of an edit, among the first and the last tenth.
+    memory
+        Bytes that the process grew by, from a tenth of the way to its end.
+    disk
+        The most bytes that the cache took after an edit.
+    """
+
+    first: float
+    last: float
+    memory: int
+    disk: int
+
+
+SESSION_LIMIT = 20 * 2**20
+_SESSION = """
+import gc, json, resource, statistics, sys
+from tensorplay.utils import cpp_jit
+from tests.benchmarks.build import SESSION_LIMIT, SMALL, _processor_seconds
+
+cpp_jit.cache.set_limit(SESSION_LIMIT)  # what keeps it runs by itself, in the background
+edits = int(sys.argv[1])
+taken, memory, disk = [], [], []
+for number in range(edits):
     start = _processor_seconds()
     text = f"{SMALL}\\nint64_t f() {{ return {number}; }}"
     assert cpp_jit.load_inline("edited", cpp_sources=text, functions=["scale", "f"]).f() == number
     taken.append(_processor_seconds() - start)
-    if number % 100 == 99:
+    disk.append(cpp_jit.cache.size())
+    if number % (edits // 10) == edits // 10 - 1:
         gc.collect()
-        cpp_jit.cache.set_limit(20 * 2**20)  # what the background does every few minutes
         with open("/proc/self/statm") as file:
             memory.append(int(file.read().split()[1]) * resource.getpagesize())
-cpp_jit.cache.set_limit(20 * 2**20)
-print(json.dumps([taken, memory, cpp_jit.cache.size()]))
+tenth = edits // 10
+print(json.dumps({
+    "first": statistics.median(taken[5:5 + tenth]),
+    "last": statistics.median(taken[-tenth:]),
+    "memory": memory[-1] - memory[0],
+    "disk": max(disk),
+}))
 """
+
+
+def session(edits: int, folder: Path) -> Session:
+    """Return what a thousand or fewer edits of one cell cost, in a cache of 20 MiB."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    environment["TENSORPLAY_CACHE_DIR"] = str(tmp_path)
-    command = [sys.executable, "-c", code]
+    environment["TENSORPLAY_CACHE_DIR"] = str(folder)
+    command = [sys.executable, "-c", _SESSION, str(edits)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    _, memory, size = json.loads(done.stdout)
-    assert memory[-1] - memory[1] <= 8 * 2**20, memory
-    assert size <= 20 * 2**20
+    return Session(**json.loads(done.stdout))
+
+
+@pytest.mark.benchmark
+@pytest.mark.timeout(1200)
+def test_a_thousand_edits_of_one_cell_do_not_pile_up(tmp_path):
+    found = session(1000, tmp_path)
+    assert found.memory <= 8 * 2**20, found
+    # What was added since the last look at it may stand beside the limit for a moment.
+    assert found.disk <= SESSION_LIMIT * 1.2, found
+
+
+def first_use(folder: Path) -> list[float]:
+    """Return the seconds of a first build on a machine, of a later new cell, and of a cached one.
+
+    Each is the wall time of `load_inline` to the loaded library; the last in a new process.
+    """
+    code = (
+        "import sys, time\n"
+        "from tensorplay.utils import cpp_jit\n"
+        "from tests.benchmarks.build import SMALL\n"
+        "cpp_jit.is_available()\n"
+        "for number in sys.argv[1:]:\n"
+        "    start = time.perf_counter()\n"
+        "    cpp_jit.load_inline('t', cpp_sources=f'{SMALL}//{number}', functions=['scale'])\n"
+        "    print(time.perf_counter() - start)\n"
+        "cpp_jit.support.wait_for_background()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment["TENSORPLAY_CACHE_DIR"] = str(folder)
+    times: list[float] = []
+    for numbers in (("0", "1"), ("1",)):
+        command = [sys.executable, "-c", code, *numbers]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        times += map(float, done.stdout.split())
+    return times
+
+
+@pytest.mark.benchmark
+def test_b018_the_first_build_a_later_one_and_a_cached_one_are_measured(tmp_path):
+    assert len(first_use(tmp_path)) == 3
 
 
 def main() -> None:
@@ -359,11 +425,26 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--session", type=int, default=0, metavar="EDITS", help="edits of one cell")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TENSORPLAY_CACHE_DIR"] = str(Path(folder, "ours"))
         os.environ["TVM_FFI_CACHE_DIR"] = str(Path(folder, "engine"))
-        sys.stdout.write(table(measure(rounds)) + "\n")
+        if options.session:
+            found = session(options.session, Path(folder, "session"))
+            sys.stdout.write(
+                f"an edit: {found.first * 1e3:.0f} ms of processor time at first, "
+                f"{found.last * 1e3:.0f} ms at last; memory {found.memory / 2**20:+.1f} MiB; "
+                f"cache at most {found.disk / 2**20:.1f} MiB (limit {SESSION_LIMIT / 2**20:.0f})\n"
+            )
+            return
+        sys.stdout.write(table(measure(options.rounds)) + "\n")
+        rounds = [first_use(Path(folder, f"first{n}")) for n in range(options.rounds)]
+        first, later, cached = (statistics.median(times) for times in zip(*rounds, strict=True))
+        sys.stdout.write(
+            f"first build on a machine {first:.2f} s, a new cell right after it {later:.2f} s, "
+            f"a cached one in a new process {cached * 1e3:.1f} ms\n"
+        )
 
 
 if __name__ == "__main__":

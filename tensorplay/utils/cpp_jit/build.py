@@ -346,10 +346,10 @@ def find_or_build(
             entry = _publish(
                 cache, request, name, identity, work, product, facts(), seconds, start_ns
             )
-    keep_within_limit(cache)
     data = cache.entry(entry)
     if data is None:
         raise RuntimeError(f"the library {name!r} vanished from {cache.root} while it was built")
+    keep_within_limit(cache, sum(f.stat().st_size for f in cache.folder(entry).iterdir()))
     build = _build_of(cache, entry, data, cached=False)
     return dataclasses.replace(
         build, shared_seconds=round(product.shared_seconds, 4), _again=again(entry)
@@ -371,6 +371,7 @@ def _find(cache: Cache, request: str, compiler: str | None) -> Build | None:
                 state = known[3].library.stat()
                 library_state = (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
             if library_state == known[:3]:
+                cache.touch(known[3].folder)
                 return known[3]
         data = cache.entry(record.entry)
         if data is not None:

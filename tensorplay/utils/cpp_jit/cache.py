@@ -20,6 +20,8 @@ from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, BuildError
 from tensorplay.utils.cpp_jit.store import Cache, cache_at, default_cache
 
 _EVERY_SECONDS = 300.0
+#: Eviction starts when a sixteenth of the limit was added, and leaves as much room.
+_SHARE = 16
 _limit = 2**30
 
 
@@ -169,17 +171,34 @@ def _description(folder: Path) -> dict[str, Any]:
 # What builds call
 
 _checked: dict[Path, float] = {}
+_added: dict[Path, int] = {}
+_evicting: dict[Path, threading.Thread] = {}
 
 
-def keep_within_limit(cache: Cache) -> None:
-    """Evict in the background, at most every few minutes."""
+def keep_within_limit(cache: Cache, added: int) -> None:
+    """Evict in the background: every few minutes, and when much was added.
+
+    Parameters
+    ----------
+    cache
+        Where something was built.
+    added
+        Its bytes.
+    """
     now = time.monotonic()
-    if now - _checked.get(cache.root, -_EVERY_SECONDS) < _EVERY_SECONDS:
+    _added[cache.root] = _added.get(cache.root, 0) + added
+    due = now - _checked.get(cache.root, -_EVERY_SECONDS) >= _EVERY_SECONDS
+    if not due and _added[cache.root] <= _limit // _SHARE:
+        return
+    running = _evicting.get(cache.root)
+    if running is not None and running.is_alive():
         return
     _checked[cache.root] = now
+    _added[cache.root] = 0
     thread = threading.Thread(
-        target=cache.evict, args=(_limit,), name="tensorplay-evict", daemon=True
+        target=cache.evict, args=(_limit - _limit // _SHARE,), name="tensorplay-evict", daemon=True
     )
+    _evicting[cache.root] = thread
     thread.start()
 
 
@@ -211,7 +230,7 @@ def explain_full_disk(cache: Cache) -> Iterator[None]:
         place = cache.root if cramped else tempfile.gettempdir()
         raise BuildError(
             f"the disk is full: {place}. Free some room, write cpp_jit.cache.clear(), or set "
-            "TENSORPLAY_CACHE_DIR (for the cache) or TMPDIR (for the compiler) to another disk.",
+            f"{'TENSORPLAY_CACHE_DIR' if cramped else 'TMPDIR'} to another disk.",
             log=getattr(error, "log", str(error)),
             commands=getattr(error, "commands", ()),
         ) from error

@@ -38,6 +38,7 @@ _MAX_KNOWN = 512
 _MAX_NAMES, _MAX_WORDS = 256, 16
 _STALE_SECONDS = 3600.0
 _PATIENCE_SECONDS = 10.0
+_IN_USE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -409,9 +410,12 @@ class Cache:
         parts = self.parts()
         total = sum(part.size for part in parts)
         gone = []
+        in_use = time.time() - _IN_USE_SECONDS
         for part in parts:
             if total <= limit:
                 break
+            if part.kind != "entries" and part.used > in_use:
+                continue  # some compiler may be reading it
             self.remove(part.folder)
             total -= part.size
             gone.append(part)

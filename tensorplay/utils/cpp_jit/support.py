@@ -223,7 +223,7 @@ def _objects_of(
                 with cache.workspace() as work:
                     sizes = _build_runtime(compiler, traits, sources, work)
                     _publish(cache, work, folder, {"sizes": sizes})
-    _note_use(cache, folder)
+    cache.touch(folder)
     return tuple(folder / name for name in sorted(sizes))
 
 
@@ -255,15 +255,6 @@ def _build_runtime(
                 commands=(done.command,),
             )
     return {f"{s.stem}.o": (work / f"{s.stem}.o").stat().st_size for s in sources}
-
-
-_used: set[Path] = set()
-
-
-def _note_use(cache: Cache, folder: Path) -> None:
-    if folder not in _used:
-        _used.add(folder)
-        cache.touch(folder)
 
 
 def _publish(cache: Cache, work: Path, folder: Path, ready: dict[str, Any]) -> None:
@@ -331,21 +322,24 @@ def _find_precompiled(cache: Cache, key: str) -> Precompiled | None:
     ready = _ready(folder)
     if ready is None or not cache.file_set_holds(ready["file_set"]):
         return None
-    _note_use(cache, folder)
+    cache.touch(folder)
     return Precompiled(folder / ready["include"], ready["file_set"])
 
 
 _HEADER = "tensorplay_cell.h"
 _jobs: dict[str, threading.Thread] = {}
+_tried: dict[str, float] = {}
+_RETRY_SECONDS = 60.0
 _processes: set[subprocess.Popen[bytes]] = set()
 
 
 def _in_background(
     cache: Cache, compiler: Compiler, traits: Traits, headers: Headers, key: str
 ) -> None:
-    """Start making a precompiled header unless this process has tried before."""
-    if key in _jobs:
+    """Start making a precompiled header unless this process does so or has just tried."""
+    if time.monotonic() - _tried.get(key, -_RETRY_SECONDS) < _RETRY_SECONDS:
         return
+    _tried[key] = time.monotonic()
     thread = threading.Thread(
         target=_make_quietly,
         args=(cache, compiler, traits, headers, key),

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -288,7 +288,7 @@ def _traits(compiler: Compiler, cache: Path) -> Traits:
         known = json.loads(file.read_text("utf-8"))
         lists = {name: tuple(known[name]) for name in ("link_flags", "include_paths")}
         return Traits(**{**known, **lists})
-    found = _ask(compiler)
+    found = _ask(compiler, cache)
     _keep_traits(compiler, cache, found)
     return found
 
@@ -309,7 +309,22 @@ def _keep_traits(compiler: Compiler, cache: Path, found: Traits) -> None:
         part.replace(file)
 
 
-def _ask(compiler: Compiler) -> Traits:
+@contextlib.contextmanager
+def _private_folder(cache: Path) -> Iterator[Path]:
+    """Yield a folder for questions to a compiler, in the cache, which clears up what is left."""
+    prefix = f"build-{os.getpid()}-"
+    try:
+        (cache / "tmp").mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=prefix, dir=cache / "tmp")
+    except OSError:  # it cannot be written to
+        folder = tempfile.mkdtemp(prefix=prefix)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ask(compiler: Compiler, cache: Path) -> Traits:
     if "ziglang" in compiler.command:
         warnings.warn(
             "no C++ compiler but that of ziglang: it builds its C++ library before its first use, "
@@ -317,8 +332,7 @@ def _ask(compiler: Compiler) -> Traits:
             BuildCacheWarning,
             stacklevel=2,
         )
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
+    with _private_folder(cache) as work:
         if msvc.is_cl(compiler.command[0]):
             banner = run(compiler, (), work).output
             version = re.search(r"\d+\.\d+\.\d+(?:\.\d+)?", banner)

@@ -40,11 +40,12 @@ def test_b036_a_machine_without_one_gets_the_commands(monkeypatch, tmp_path):
     assert checks["CUDA compiler"].status == "absent"
 
 
-def test_a_first_build_that_takes_minutes_is_announced():
-    with pytest.warns(cpp_jit.BuildCacheWarning, match="takes a minute or two"):
-        toolchain.announce_first_build(
-            toolchain.Compiler(("python", "-m", "ziglang", "c++"), "identity")
-        )
+def test_a_first_use_that_takes_minutes_is_announced_before_it(tmp_path):
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\nshift\nexec c++ "$@"\n')
+    program.chmod(0o755)
+    with pytest.warns(cpp_jit.BuildCacheWarning, match="takes some minutes, once"):
+        toolchain.traits(toolchain.Compiler((str(program), "ziglang"), "zig"), tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        toolchain.announce_first_build(toolchain.Compiler(("/usr/bin/g++",), "identity"))
+        toolchain.traits(toolchain.Compiler((str(program), "other"), "other"), tmp_path)
