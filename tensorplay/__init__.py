@@ -19,6 +19,7 @@ from tensorplay import (
     random,
     testing,
 )
+from tensorplay._config import show_config
 from tensorplay._creation import (
     arange,
     as_tensor,
@@ -210,6 +211,7 @@ __all__ = [
     "set_printoptions",
     "set_rng_state",
     "short",
+    "show_config",
     "split",
     "tensor",
     "tensordot",

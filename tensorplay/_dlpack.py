@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import ml_dtypes
 import numpy as np
 
+from tensorplay import _native
 from tensorplay._methods import attach
-from tensorplay._tensor import Tensor, wrap
+from tensorplay._dtype import DTYPES
+from tensorplay._tensor import Tensor, inference_threads, wrap
 from tensorplay.autograd import grad_mode
 
 if TYPE_CHECKING:
@@ -327,3 +329,19 @@ def from_numpy(array: Any) -> Tensor:
 
 attach("__dlpack__", _dlpack)
 attach("__dlpack_device__", _dlpack_device)
+
+
+
+def _words() -> list[tuple[Any, Any, int, int]]:
+    """Return each element type as NumPy's, ours, and DLPack's code and bits."""
+    kinds = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+    return [
+        (d.numpy, d, CODES.get(d.numpy, kinds.get(d.numpy.kind, 2)), 8 * d.itemsize) for d in DTYPES
+    ]
+
+
+if _native.core is not None:
+    _native.core.configure(Tensor, wrap, grad_mode.state, inference_threads, _words())
+    # What the engine asks a type for: tensors go in without a call of `__dlpack__`, and what a
+    # kernel returns comes back as a tensor of ours.
+    attach("__dlpack_c_exchange_api__", _native.core.exchange_table)

@@ -165,7 +165,7 @@ def test_every_public_function_is_overridable_or_ignored() -> None:
         *("can_cast", "from_dlpack", "from_numpy", "get_default_device", "get_default_dtype"),
         *("get_rng_state", "initial_seed", "is_grad_enabled", "is_inference_mode_enabled", "load"),
         *("manual_seed", "result_type", "save", "seed", "set_default_device"),
-        *("set_default_dtype", "set_printoptions", "set_rng_state", "to_dlpack"),
+        *("set_default_dtype", "set_printoptions", "set_rng_state", "show_config", "to_dlpack"),
         *("autograd.gradcheck", "autograd.gradcheck_report", "autograd.gradgradcheck"),
         *("autograd.is_anomaly_check_nan_enabled", "autograd.is_anomaly_enabled"),
         "autograd.once_differentiable",

@@ -1,4 +1,7 @@
-"""Memory for tensors that kernels return: NumPy buffers handed out through DLPack.
+"""Memory for tensors that kernels return.
+
+The compiled extension allocates it, from any thread and without the interpreter. Where that is not
+there, NumPy buffers are handed out through DLPack.
 
 A kernel asks with ``Tensor::FromEnvAlloc``; the engine calls the allocator that its host installed.
 This one fills a ``DLManagedTensorVersioned`` (dlpack.h, version 1) over a NumPy buffer and keeps
@@ -16,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tensorplay import _native
 
 _CPU = 1
 _ALIGNMENT = 64
@@ -119,6 +124,10 @@ def _new_tensor(prototype: _Tensor) -> int:
     for size in sizes:
         count *= size
     nbytes = count * (dtype.bits // 8)
+    if nbytes > sys.maxsize - 2 * _ALIGNMENT:
+        raise MemoryError(
+            "cannot allocate a kernel's result: its sizes multiply to more than memory has"
+        )
     buffer = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = buffer.ctypes.data
     strides = [1] * len(sizes)
@@ -178,6 +187,19 @@ _release = _Release()
 atexit.register(_release.leave_to_the_system)
 
 
+def live_allocations() -> int:
+    """Return how many tensors that kernels allocated are not freed yet."""
+    compiled = 0 if _native.core is None else int(_native.core.live_allocations())
+    return compiled + len(_live)
+
+
+def address() -> int:
+    """Return the address of the allocator: the compiled one, or the callback above."""
+    if _native.core is not None:
+        return int(_native.core.allocator_address())
+    return int(ctypes.cast(_allocator, ctypes.c_void_p).value or 0)
+
+
 def install(library: Path) -> bool:
     """Install the allocator unless a host has installed one; return whether it is ours."""
     lib = ctypes.CDLL(str(library))
@@ -186,10 +208,10 @@ def install(library: Path) -> bool:
     get.argtypes = []
     present = get()
     if present:
-        return bool(present == ctypes.cast(_allocator, ctypes.c_void_p).value)
+        return bool(present == address())
     put = lib.TVMFFIEnvSetDLPackManagedTensorAllocator
     put.restype = ctypes.c_int
-    put.argtypes = [_Allocator, ctypes.c_int, ctypes.c_void_p]
-    if put(_allocator, 1, None) != 0:
+    put.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    if put(address(), 1, None) != 0:
         raise RuntimeError("the engine refused the allocator for kernel results")
     return True

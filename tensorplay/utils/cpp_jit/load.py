@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from tensorplay import _native
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.source import Parameter
 
@@ -35,7 +36,7 @@ _NOT_NULL = re.compile(
 )
 
 
-class Kernel:
+class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is known at run time
     """One exported function of a library.
 
     Takes tensors, NumPy arrays and whatever else speaks DLPack without copying them, scalars and
@@ -67,6 +68,8 @@ class Kernel:
         self._not_null = tuple(
             i for i, p in enumerate(self._parameters or ()) if _NOT_NULL.match(p.type.strip())
         )
+        if self._parameters is not None:
+            self._set_plain_call(function, len(self._parameters), not self._not_null)
         self.__name__ = name
         self.__qualname__ = f"{module}.{name}"
         self.__module__ = module
@@ -78,7 +81,8 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<kernel {self.__module__}::{self.__name__}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - the class says it
+    # The base calls the engine where nothing has to be looked at, and this where something has.
+    def _call_slowly(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs or (self._parameters is not None and len(args) < len(self._parameters)):
             args = self._bind(args, kwargs)
         for position, value in enumerate(args):
@@ -94,8 +98,12 @@ class Kernel:
             result = self._function(*args)
         except BufferError as error:
             # An argument refused to be exported, so the kernel has not run.
-            result = self._call_guarded(args, error)
-        return result if type(result) in _PLAIN else _from_engine(result)
+            return self._call_guarded(args, error)
+        return self._result(result)
+
+    def _result(self, value: Any) -> Any:
+        """Return what the engine gave as what a person expects."""
+        return value if type(value) in _PLAIN else _from_engine(value)
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Put keyword arguments and defaults at their positions."""
@@ -199,7 +207,7 @@ class Kernel:
                     "because the kernel writes to it, got a read-only one (it is unchanged). "
                     "Write x.copy()."
                 )
-        return result
+        return self._result(result)
 
 
 class CudaKernel(Kernel):

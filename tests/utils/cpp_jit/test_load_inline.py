@@ -92,12 +92,12 @@ def test_returned_memory_is_freed_with_its_tensor(kernels):
     from tensorplay.utils.cpp_jit import allocator
 
     gc.collect()
-    before = len(allocator._live)
+    before = allocator.live_allocations()
     y = kernels.doubled(np.ones(4, np.float32))
-    assert len(allocator._live) == before + 1
+    assert allocator.live_allocations() == before + 1
     del y
     gc.collect()
-    assert len(allocator._live) == before
+    assert allocator.live_allocations() == before
 
 
 def test_kernels_allocate_from_many_threads(kernels):

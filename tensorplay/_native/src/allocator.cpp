@@ -1,0 +1,124 @@
+// Memory for tensors that kernels return: one block for the structure, its shape and strides, and
+// the elements. Neither allocating nor freeing needs the interpreter, so any thread may do either.
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+#include "native.h"
+
+namespace tensorplay {
+namespace {
+
+constexpr size_t kAlignment = 64;  // a cache line, and the widest vector register
+
+std::atomic<int64_t> live{0};
+
+void free_block(DLManagedTensorVersioned* self) {
+  live.fetch_sub(1, std::memory_order_relaxed);
+  std::free(self);
+}
+
+bool is_known(DLDataType dtype) {
+  if (dtype.lanes != 1) return false;
+  const int bits = dtype.bits;
+  switch (dtype.code) {
+    case kDLInt:
+    case kDLUInt:
+      return bits == 8 || bits == 16 || bits == 32 || bits == 64;
+    case kDLFloat:
+      return bits == 16 || bits == 32 || bits == 64;
+    case kDLBfloat:
+      return bits == 16;
+    case kDLComplex:
+      return bits == 64 || bits == 128;
+    case kDLBool:
+      return bits == 8;
+    default:
+      return dtype.code >= 10 && dtype.code <= 13 && bits == 8;  // the float8 types NumPy can hold
+  }
+}
+
+int fail(DLSetError set_error, void* context, const char* kind, const char* text) {
+  if (set_error != nullptr) set_error(context, kind, text);
+  return -1;
+}
+
+}  // namespace
+
+int allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* context,
+             DLSetError set_error) {
+  char text[160];
+  *out = nullptr;
+  if (prototype->device.device_type != kDLCPU) {
+    std::snprintf(text, sizeof text,
+                  "cannot allocate a kernel's result: expected device cpu, got DLPack device type %d",
+                  static_cast<int>(prototype->device.device_type));
+    return fail(set_error, context, "ValueError", text);
+  }
+  if (!is_known(prototype->dtype)) {
+    std::snprintf(text, sizeof text, "unsupported dlpack dtype: code %d, bits %d, lanes %d",
+                  prototype->dtype.code, prototype->dtype.bits, prototype->dtype.lanes);
+    return fail(set_error, context, "ValueError", text);
+  }
+  const int ndim = prototype->ndim;
+  if (ndim < 0 || ndim > kMaxDims) {
+    std::snprintf(text, sizeof text, "cannot allocate a kernel's result of %d dimensions: expected 0 to %d", ndim,
+                  kMaxDims);
+    return fail(set_error, context, "ValueError", text);
+  }
+  size_t bytes = prototype->dtype.bits / 8;
+  bool empty = false;
+  for (int i = 0; i < ndim; ++i) {
+    const int64_t size = prototype->shape[i];
+    if (size < 0) {
+      int used = std::snprintf(text, sizeof text, "cannot allocate a kernel's result of shape (");
+      for (int k = 0; k < ndim && used < static_cast<int>(sizeof text) - 24; ++k) {
+        used += std::snprintf(text + used, sizeof text - static_cast<size_t>(used), "%s%lld",
+                              k ? ", " : "", static_cast<long long>(prototype->shape[k]));
+      }
+      std::snprintf(text + used, sizeof text - static_cast<size_t>(used), ndim == 1 ? ",)" : ")");
+      return fail(set_error, context, "ValueError", text);
+    }
+    if (size == 0) {
+      empty = true;
+    } else if (__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes)) {
+      return fail(set_error, context, "MemoryError", "cannot allocate a kernel's result: its sizes multiply to more than memory has");
+    }
+  }
+  if (empty) bytes = 0;
+  size_t head = sizeof(DLManagedTensorVersioned) + 2 * sizeof(int64_t) * static_cast<size_t>(ndim);
+  head = (head + kAlignment - 1) / kAlignment * kAlignment;
+  size_t total = 0;
+  if (__builtin_add_overflow(head, bytes, &total) ||
+      __builtin_add_overflow(total, kAlignment - 1, &total)) {
+    return fail(set_error, context, "MemoryError", "cannot allocate a kernel's result: its sizes multiply to more than memory has");
+  }
+  total = total / kAlignment * kAlignment;
+  auto* block = static_cast<char*>(std::aligned_alloc(kAlignment, total));
+  if (block == nullptr) {
+    std::snprintf(text, sizeof text, "cannot allocate a kernel's result of %zu bytes", bytes);
+    return fail(set_error, context, "MemoryError", text);
+  }
+  auto* made = new (block) DLManagedTensorVersioned{};
+  auto* shape = reinterpret_cast<int64_t*>(block + sizeof(DLManagedTensorVersioned));
+  int64_t* strides = shape + ndim;
+  int64_t step = 1;
+  for (int i = ndim - 1; i >= 0; --i) {
+    shape[i] = prototype->shape[i];
+    strides[i] = step;
+    step *= shape[i] > 0 ? shape[i] : 1;
+  }
+  made->version = {kMajor, kMinor};
+  made->manager_ctx = nullptr;
+  made->deleter = free_block;
+  made->flags = 0;
+  made->dl_tensor = {block + head, {kDLCPU, 0}, ndim, prototype->dtype, shape, strides, 0};
+  live.fetch_add(1, std::memory_order_relaxed);
+  *out = made;
+  return 0;
+}
+
+int64_t live_allocations() { return live.load(std::memory_order_relaxed); }
+
+}  // namespace tensorplay

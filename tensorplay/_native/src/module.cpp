@@ -1,0 +1,52 @@
+// The module `tensorplay._native._core`.
+#include "native.h"
+
+namespace {
+
+using namespace tensorplay;
+
+int current_stream(int32_t, int32_t, void** out) {
+  *out = nullptr;  // the cpu has no streams
+  return 0;
+}
+
+DLExchangeTable table = {
+    {{kMajor, kMinor}, nullptr}, allocate, from_object, to_object, nullptr, current_stream,
+};
+
+PyObject* allocator_address(PyObject*, PyObject*) {
+  return PyLong_FromVoidPtr(reinterpret_cast<void*>(&allocate));
+}
+
+PyObject* count_live(PyObject*, PyObject*) { return PyLong_FromLongLong(live_allocations()); }
+
+PyMethodDef methods[] = {
+    {"configure", configure, METH_VARARGS,
+     "configure(tensor_type, wrap, grad_state, narrow): say what a tensor is."},
+    {"allocator_address", allocator_address, METH_NOARGS,
+     "Address of the allocator, as the engine's environment takes it."},
+    {"live_allocations", count_live, METH_NOARGS,
+     "How many tensors of the allocator are not freed."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_core", "Tensors and calls across the native boundary.", -1, methods,
+    nullptr, nullptr, nullptr, nullptr,
+};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__core() {
+  PyObject* module = PyModule_Create(&definition);
+  if (module == nullptr) return nullptr;
+  PyObject* capsule = PyCapsule_New(&table, "dlpack_exchange_api", nullptr);
+  if (!prepare_exchange() || !prepare_call_base(module) || capsule == nullptr ||
+      PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
+    Py_XDECREF(capsule);
+    Py_DECREF(module);
+    return nullptr;
+  }
+  Py_DECREF(capsule);
+  return module;
+}

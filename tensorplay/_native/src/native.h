@@ -1,0 +1,30 @@
+// What the parts of the extension share.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "dlpack_abi.h"
+
+namespace tensorplay {
+
+constexpr uint32_t kMajor = 1;
+constexpr uint32_t kMinor = 1;
+constexpr int kMaxDims = 64;  // NumPy's own limit
+
+// exchange.cpp: tensors out and in.
+int from_object(void* object, DLManagedTensorVersioned** out);
+int to_object(DLManagedTensorVersioned* tensor, void** out);
+PyObject* configure(PyObject* module, PyObject* args);
+bool is_tensor(PyObject* object);
+bool prepare_exchange();
+
+// allocator.cpp: memory for what kernels return, without the interpreter.
+int allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* context, DLSetError);
+int64_t live_allocations();
+
+// call.cpp: the base of Python's `Kernel`.
+extern PyTypeObject* call_base_type;
+bool prepare_call_base(PyObject* module);
+
+}  // namespace tensorplay
