@@ -17,7 +17,7 @@ from tpkernel.entries import EntryReader
 from tpkernel.errors import CellError, did_you_mean
 from tpkernel.reading import CellReader, Options
 
-__all__ = ["Document", "ModuleCell", "read_documents", "read_module"]
+__all__ = ["MODULE_KEYS", "Document", "ModuleCell", "read_documents", "read_module"]
 
 #: What an entry of a yaml file may have besides the keys of a cell's front matter.
 MODULE_KEYS: Mapping[str, str] = {

@@ -66,6 +66,7 @@ def export_package(
     recorded = _record(origin, operators)
     files = {
         "pyproject.toml": _pyproject(package, operators, origin.request),
+        ".gitignore": "*.so\n__pycache__/\n",
         "README.md": _readme(package, origin.spec, operators),
         f"src/{package}/__init__.py": _init(package, operators),
         f"src/{package}/ops.yaml": _declarations(origin, operators, package),
@@ -272,6 +273,9 @@ dependencies = ["tensorplay-workbench[jit]"]
 
 [project.optional-dependencies]
 test = ["pytest"]
+
+[tool.hatch.build]
+dev-mode-dirs = ["src"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["src/{package}"]

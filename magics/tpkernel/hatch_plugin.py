@@ -18,9 +18,9 @@ from hatchling.plugin import hookimpl
 
 from tensorplay import library
 
-__all__ = ["OperatorsHook", "hatch_register_build_hook"]
+__all__ = ["SETTINGS", "OperatorsHook", "hatch_register_build_hook"]
 
-_KEYS = ("library", "declarations", "sources", "flags", "contiguous", "allow_alias")
+SETTINGS = ("library", "declarations", "sources", "flags", "contiguous", "allow_alias")
 _OF_HATCH = ("dependencies", "require-runtime-dependencies", "require-runtime-features",
              "enable-by-default")  # fmt: skip
 
@@ -80,8 +80,8 @@ class OperatorsHook(BuildHookInterface[Any]):
         where = "[tool.hatch.build.hooks.tensorplay]"
         settings = {k: v for k, v in self.config.items() if k not in _OF_HATCH}
         for key in settings:
-            if key not in _KEYS:
-                message = f"{where} unknown key '{key}'. Keys: {', '.join(_KEYS)}."
+            if key not in SETTINGS:
+                message = f"{where} unknown key '{key}'. Keys: {', '.join(SETTINGS)}."
                 raise ValueError(message)
         if not isinstance(settings.get("library"), str):
             message = f'{where} needs library = "src/mypkg/libmypkg.so", the file to make.'

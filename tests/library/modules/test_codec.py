@@ -1,0 +1,88 @@
+"""Specs survive being written as JSON; anything else is refused in words."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from tensorplay.library.modules.artifact import Description, Made
+from tensorplay.library.modules.codec import decode, encode
+from tensorplay.library.modules.spec import CellSpec, Declaration
+from tpkernel.cell import parse_cell
+from tpkernel.reading import read_cell
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cells.md").read_text("utf-8")
+CELLS = [
+    text.partition("\n")[2]
+    for text in re.findall(r"^```\n(%%tpkernel.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    if "tensor x" not in text  # shown with its error
+]
+INFINITE = """/*---
+op: omod::f(Tensor x, float low=-inf, bool b=True, *, int n=3) -> Tensor
+shape: {x: [n, 3], out: [n * 2, 'x.shape[1]']}
+samples: [{x: [[1, 2, 3]], low: .inf}]
+---*/
+template <typename T> void f(tp::In<T, 2> x, double low, bool b, int8_t n, tp::Out<T, 2> out) {}
+"""
+
+
+def specs() -> list[CellSpec]:
+    return [read_cell(parse_cell(text)) for text in (*CELLS, INFINITE)]
+
+
+def test_every_cell_of_the_documentation_survives() -> None:
+    assert len(CELLS) > 15
+    for spec in specs():
+        text = json.dumps(encode(spec), allow_nan=False)
+        assert decode(CellSpec, json.loads(text)) == spec
+
+
+def description() -> Any:
+    operators = tuple(o for spec in specs()[-6:] for o in spec.operators)
+    waiting = Declaration("omod::g", "omod::g(Tensor x) -> Tensor", "", {"fake": "m:f"}, "", 1)
+    made = Made("linux-x86_64", "1", "2", ("-O2",), {"a.cc": "0"})
+    return encode(Description("m", operators, (waiting,), made))
+
+
+ENCODED = description()
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [path] if path else []
+    for key, item in inner if isinstance(value, (dict, list)) else ():
+        found += places(item, (*path, key)) if isinstance(item, (dict, list)) else [(*path, key)]
+    return found
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+VALUES = st.recursive(PLAIN, lambda s: st.lists(s) | st.dictionaries(st.text(max_size=3), s))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_other_values_are_refused_or_fit(data: st.DataObject) -> None:
+    changed = copy.deepcopy(ENCODED)
+    *path, last = data.draw(st.sampled_from(places(changed)))
+    holder = changed
+    for key in path:
+        holder = holder[key]
+    if data.draw(st.booleans()):
+        del holder[last]
+    else:
+        holder[last] = data.draw(VALUES)
+    with contextlib.suppress(ValueError):
+        assert isinstance(decode(Description, changed), Description)
+
+
+def test_values_without_a_form_in_json_are_refused() -> None:
+    for value in (object(), {1: 2}, b"x"):
+        with pytest.raises(TypeError, match="expected"):
+            encode(value)
