@@ -544,11 +544,12 @@ def _checked(
     first = grads[0] if grads.__class__ is list else grads
     memory = first._array.__class__ if first.__class__ is Tensor else first.__class__
     # Most gradients fit as they are; this is the path of every small operation.
+    kind = result.__class__
     if not (
-        result.__class__ is Tensor
+        (result._array.__class__ if kind is Tensor else kind) is memory
+        and (kind is Tensor or (kind is BatchedTensor and result.is_meta is first.is_meta))
         and result._dtype is spec[1]
         and result._array.shape == spec[0]
-        and result._array.__class__ is memory
     ):
         result = check_gradient(
             result,
