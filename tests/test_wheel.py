@@ -58,6 +58,29 @@ def test_wheel_holds_every_file_of_the_packages(unpacked: Path) -> None:
         assert {path for path in kept if not (unpacked / path).is_file()} == set()
 
 
+def test_wheel_without_a_compiler_holds_no_extension(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, str(tmp_path)],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CXX": "/bin/false"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "was not built" in done.stdout
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "tensorplay/_native/__init__.py" in names
+    assert not [n for n in names if n.endswith((".so", ".dylib", ".pyd"))]
+
+
+def test_wheel_with_a_compiler_holds_the_extension(unpacked: Path) -> None:
+    assert list(unpacked.glob("tensorplay/_native/_core*"))
+
+
 def test_wheel_holds_what_is_no_python(unpacked: Path) -> None:
     for pattern in (
         *("tensorplay/py.typed", "tpkernel/py.typed"),
