@@ -21,6 +21,8 @@ NOTEBOOK = ENGINE | {
     "hatchling",  # which loads the hook that builds a package's operators
 }
 THIRD_PARTY = (
+    # Unpack came to typing with 3.11; only type checkers read the import.
+    ("tensorplay.utils.cpp_jit.inline", ENGINE | {"typing_extensions"}),
     ("tensorplay.utils", ENGINE),
     ("tensorplay._safetensors", RUNTIME | {"safetensors"}),
     ("tensorplay", RUNTIME | {"tvm_ffi"}),
@@ -157,7 +159,15 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
     {"tensorplay.autograd": {"backward"}},
     {"tensorplay.autograd": {"functional", "gradcheck"}},
     {"tensorplay": {"library", "func", "fft", "linalg", "_functions", "_grids", "overrides"}},
-    {"tensorplay": {"testing", "serialization", "_safetensors", "_numpy_functions", "_array_api_fft"}},
+    {
+        "tensorplay": {
+            "testing",
+            "serialization",
+            "_safetensors",
+            "_numpy_functions",
+            "_array_api_fft",
+        }
+    },
     {"tensorplay": {"_numpy_protocol"}},
     {"tensorplay": {"graph"}},
     {"tensorplay": {"compiler"}},
