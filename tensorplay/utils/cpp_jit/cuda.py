@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -216,20 +217,35 @@ def _target(numbers: Sequence[str], reason: str) -> Target:
     return Target(tuple(flags), tuple(architectures), reason)
 
 
+#: Files that are there where a driver is, also in containers that have no nvidia-smi.
+_DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg")
+#: Asks the driver, in a process of its own: one that has initialised it cannot fork any more.
+_ASK_DRIVER = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+count, value = ctypes.c_int(), ctypes.c_int()
+if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
+    for device in range(count.value):
+        numbers = []
+        for attribute in (75, 76):  # the capability's major and minor number
+            cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+            numbers.append(str(value.value))
+        print(".".join(numbers))
+"""
+
+
 @functools.lru_cache(maxsize=1)
 def _present() -> tuple[str, ...]:
     """Return the architectures of the GPUs in this machine, as its driver names them."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    command: tuple[str, ...] = ()
+    if program := shutil.which("nvidia-smi"):
+        command = (program, "--query-gpu=compute_cap", "--format=csv,noheader")
+    elif any(Path(file).exists() for file in _DEVICE_FILES):
+        command = (sys.executable, "-I", "-c", _ASK_DRIVER)
+    if not command:
         return ()
     try:
-        done = subprocess.run(
-            (program, "--query-gpu=compute_cap", "--format=csv,noheader"),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=20,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ()
     found = re.findall(r"^\d+\.\d+$", done.stdout, re.MULTILINE)

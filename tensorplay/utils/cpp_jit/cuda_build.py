@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -173,7 +174,7 @@ def _compile_kernels(
     options = unit.first.options
     link = link_arguments(common.traits, Link(objects, engine, ("-ldl", *options.ldflags)))
     if options.is_object:
-        link = ("-r", "-nostdlib", *objects)
+        link = (*_MERGED, *objects)
     flags = cuda_kernels.launcher_flags(common.traits.kind, text)
     done = toolchain.run(compiler, (*flags, *parts, *link, "-o", "library"), work)
     log = "\n".join(filter(None, (made.log, host.log if host else "", done.output)))
@@ -181,6 +182,8 @@ def _compile_kernels(
     if done.returncode:
         found = parse(done.output, texts_of(unit.first))
         raise BuildError(render(found, done.output), diagnostics=found, log=log, commands=commands)
+    if options.is_object:
+        _hide_run_time(work)
     return Product(
         library="library",
         commands=commands,
@@ -254,7 +257,7 @@ def _compile(
     engine = str(toolchain.find_engine().library)
     link = link_arguments(common.traits, Link(common.objects, engine, ldflags))
     if first.options.is_object:
-        link = ("-r", "-nostdlib", *common.objects)
+        link = (*_MERGED, *common.objects)
     done = toolchain.run(compiler, (*(p.library for p in products), *link, "-o", "library"), work)
     commands.append(done.command)
     log = "\n".join(filter(None, (*(product.log for product in products), done.output)))
@@ -263,6 +266,8 @@ def _compile(
         lines = {name: found for text in texts for name, found in text.lines.items()}
         found = parse(done.output, Texts(first.shown_name, lines))
         raise BuildError(render(found, done.output), diagnostics=found, log=log, commands=commands)
+    if first.options.is_object:
+        _hide_run_time(work)
     return Product(
         library="library",
         commands=tuple(commands),
@@ -276,6 +281,23 @@ def _compile(
         system_paths=(*common.traits.include_paths, *toolkit.include_paths),
         cuda=described(backend, toolkit, target, products[-1].log if unit.cuda else ""),
     )
+
+
+#: One object file that holds the run-time library too; groups would be merged with those of others.
+_MERGED = ("-r", "-nostdlib", "-Wl,--force-group-allocation")
+
+
+def _hide_run_time(work: Path) -> None:
+    """Make the run-time library in a merged object file its own, wherever that is linked."""
+    program = shutil.which("objcopy")
+    if program is None:
+        raise MissingToolError(
+            "an object file of CUDA text needs objcopy, which is not on PATH. It belongs to GNU "
+            "binutils: sudo apt-get install binutils, or conda install -c conda-forge binutils."
+        )
+    done = toolchain.run(toolchain.Compiler((program,), ""), ("--localize-hidden", "library"), work)
+    if done.returncode:
+        raise BuildError(f"objcopy failed: {done.output.strip()}", log=done.output)
 
 
 def described(

@@ -155,7 +155,7 @@ def _nvrtc() -> str:
     library = nvrtc.find_nvrtc()
     if library is None:
         raise MissingToolError("not installed\npip install nvidia-cuda-nvrtc")
-    return str(library)
+    return f"NVRTC {nvrtc.version(library)}, {library}"
 
 
 def _gpu() -> str:

@@ -240,6 +240,15 @@ def test_flags_reach_the_compiler_byte_for_byte(route):
     assert flags == ["-use_fast_math", '-DMINE="a b"']
 
 
+def test_an_object_file_of_kernels_is_linked_into_another_library(route, tmp_path):
+    merged = cpp_jit.build_inline("addobj", cuda_sources=ADD, functions="add", output="add.o")
+    assert Path(merged).name == "add.o"
+    module = cpp_jit.load("addlib", sources=[merged], extra_ldflags=["-ldl"])
+    launch = module.add  # loaded from files, it is known by its packed form only
+    with pytest.raises(ValueError, match=r"\[add\] argument 'x': expected a tensor on cuda, got"):
+        launch(1, 1, 1, 32, 1, 1, 0, None, np.zeros(3, np.float32), 3)
+
+
 @needs_nvrtc
 @needs_nvcc
 @pytest.mark.parametrize(

@@ -433,6 +433,26 @@ def test_without_a_driver_that_has_everything_it_is_called_too_old(module, tmp_p
     assert "the driver is too old: it lacks cuDriverGetVersion." in got["said"]
 
 
+def test_the_driver_is_asked_for_the_gpu_where_nvidia_smi_is_not(driver, tmp_path, monkeypatch):
+    monkeypatch.delenv("TVM_FFI_CUDA_ARCH_LIST", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
+    monkeypatch.setenv("FAKE_CAPABILITY", "89")
+    monkeypatch.setattr(cuda, "_DEVICE_FILES", (str(driver / "libcuda.so.1"),))
+    try:
+        cuda._present.cache_clear()
+        found = cuda.target()
+        assert (found.architectures, found.reason) == (
+            ("sm_89", "compute_89"),
+            "the GPU in this machine",
+        )
+        monkeypatch.setenv("FAKE_INIT", "100")
+        cuda._present.cache_clear()
+        assert "no GPU to ask" in cuda.target().text
+    finally:
+        cuda._present.cache_clear()
+
+
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
 def test_without_a_driver_calls_say_so(module, tmp_path):
     code = 'answers["said"] = said(m.nothing[1, 1], gpu(x))'
