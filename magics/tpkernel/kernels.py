@@ -91,7 +91,7 @@ class Function:
     def __repr__(self) -> str:
         return f"<kernel {self.spec.doc}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the kernel; arguments by position or by name.
 
         Raises
@@ -244,7 +244,7 @@ class Operator:
     def __repr__(self) -> str:
         return f"<operator {self.spec.schema}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the operator.
 
         Raises
@@ -353,7 +353,7 @@ class BlockedName:
             message = f"'{self._name}' is gone: {self._reason}"
         return StaleKernelError(message)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Raise :class:`StaleKernelError`."""
         raise self._error()
 

@@ -120,7 +120,7 @@ class CustomOpDef:
         """Tell whether one running piece of code holds both functions, and so defines twice."""
         return _stand_in_one_text(self._function, function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the operator on arguments as the schema has them.
 
         Raises

@@ -82,7 +82,7 @@ def _place(code: Any, execution: int | None, line: int | None = None) -> str:
     number = line or code.co_firstlineno
     if execution is not None and _TEMPORARY.search(code.co_filename):
         return f"In[{execution}], line {number}"
-    name = re.split(r"[/\\]", code.co_filename)[-1]
+    name = re.split(r"[/\\]", code.co_filename)[-1].strip("<>")
     return f"{name}, line {number}"
 
 

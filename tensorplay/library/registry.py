@@ -54,7 +54,7 @@ class OverloadPacket:
         """Return the names of the overloads."""
         return overloads_of(self._name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the first overload that takes these arguments.
 
         Raises

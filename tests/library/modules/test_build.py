@@ -159,7 +159,8 @@ def test_func_and_dispatch(folder: Folder) -> None:
     assert module.scale_add_(x, 3.0) is x
     assert x.tolist() == [3.0, 3.0]
     assert x._version > version
-    assert isinstance(module.same(tp.ones(1), 2), tp.Tensor)
+    assert isinstance(module.same(factor=2, self=tp.ones(1)), tp.Tensor)
+    assert tp.library.opcheck(module.scale_add_, (tp.ones(3), 2.0)) == {}
     with pytest.raises(TypeError, match=r"\[omod::scale_add\] argument 'self': expected Tensor"):
         module.scale_add("x", 2.0)
     with pytest.raises(TypeError, match=r"argument 'self': expected float32 on cpu, got float64"):
