@@ -6,7 +6,8 @@ The runtime needs NumPy and ml_dtypes only. In a notebook, ``%load_ext tensorpla
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from tensorplay import (
     autograd,
@@ -118,7 +119,10 @@ from tensorplay.random import (
     seed,
     set_rng_state,
 )
-from tensorplay.serialization import load, save
+
+if TYPE_CHECKING:
+    from tensorplay import serialization as serialization
+    from tensorplay.serialization import load, save
 
 __version__ = "0.1.0"
 
@@ -234,6 +238,24 @@ __all__ += _operator_names  # noqa: PLE0605 - names of operators
 from tensorplay import _numpy_protocol as _numpy_protocol, array_api  # noqa: E402
 
 __all__ += ["array_api"]
+
+
+_LATE = {"load": "load", "save": "save", "serialization": None}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what few programs need, and what takes long to load, when it is asked for."""
+    if name not in _LATE:
+        message = f"module 'tensorplay' has no attribute {name!r}"
+        raise AttributeError(message)
+    module = importlib.import_module("tensorplay.serialization")
+    found = module if _LATE[name] is None else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})
 
 
 def load_ipython_extension(shell: Any) -> None:

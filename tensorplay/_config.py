@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import sys
 from typing import Any
@@ -49,6 +48,8 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
 
 
 def _version(name: str) -> str:
+    import importlib.metadata  # which the import of the package spares
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import operator
-import secrets
+import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -46,6 +45,8 @@ class Generator:
     def __init__(self, device: Any = "cpu") -> None:
         self.device = _device.as_device(device, "Generator")
         self._lock = threading.Lock()
+        self._making = threading.Lock()
+        self._numpy: np.random.Generator | None = None
         self.seed()
 
     def manual_seed(self, seed: Any) -> Generator:
@@ -54,12 +55,21 @@ class Generator:
             reject("manual_seed", "seed", "int", seed)
         with self._lock:
             self._seed = int(seed)
-            self.numpy = np.random.Generator(np.random.PCG64(self._seed % 2**64))
+            self._numpy = None
         return self
+
+    @property
+    def numpy(self) -> np.random.Generator:
+        """NumPy's generator, made when the first number is drawn: its package loads slowly."""
+        if self._numpy is None:
+            with self._making:
+                if self._numpy is None:
+                    self._numpy = np.random.Generator(np.random.PCG64(self._seed % 2**64))
+        return self._numpy
 
     def seed(self) -> int:
         """Start a stream that nobody can predict and return its seed."""
-        self.manual_seed(secrets.randbits(63))
+        self.manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
         return self._seed
 
     def initial_seed(self) -> int:
@@ -68,6 +78,8 @@ class Generator:
 
     def get_state(self) -> Tensor:
         """Return where in its stream the generator is, as a tensor of bytes."""
+        import json
+
         with self._lock:
             state = {"seed": self._seed, "bits": self.numpy.bit_generator.state}
         return wrap(np.frombuffer(json.dumps(state).encode(), np.uint8).copy())
@@ -84,6 +96,8 @@ class Generator:
         """
         if not isinstance(new_state, Tensor) or new_state.dtype is not _dtype.uint8:
             reject("set_rng_state", "new_state", "a Tensor of uint8", new_state)
+        import json
+
         try:
             state = json.loads(new_state.numpy().tobytes())
             bits = np.random.PCG64()
@@ -96,7 +110,7 @@ class Generator:
             )
             raise ValueError(message) from error
         with self._lock:
-            self._seed, self.numpy = seed, np.random.Generator(bits)
+            self._seed, self._numpy = seed, np.random.Generator(bits)
         return self
 
 

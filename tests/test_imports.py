@@ -149,6 +149,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
             "arguments",
             "tangents",
             "array_rules",
+            "late",
             "dims",
         },
     },

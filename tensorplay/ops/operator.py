@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import SCALARS, converter, reject
 from tensorplay.ops.dispatch import OverriddenError, protocol, redirect
+from tensorplay.ops.late import late_function
 from tensorplay.ops.schema import Argument, DtypeName, FunctionSchema, parse_schema
 from tensorplay.ops.special import make_special
 
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["OPERATORS", "Composite", "Operator", "Sample"]
 
 OPERATORS: Final[dict[str, Operator]] = {}
+
+# The words that the text of a function has for what is no argument.
+_WORDS: Final = (
+    *("operator", "short", "defaults", "result"),
+    *("protocol", "refused", "problem", "this"),
+)
+# What the texts of defaults without a literal mean: ``tensorplay.float32``.
+_DTYPES: Final = SimpleNamespace(**{d.name: d for d in _dtype.DTYPES})
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,7 @@ class Operator:
             for a in self.schema.arguments
             if a.has_default
         }
+        self._schema_text = str(self.schema)
         self._short = self.short_way()
         self.function = self._make_function(self.name, varargs=False)
         if self.schema.namespace is None:
@@ -197,11 +206,41 @@ class Operator:
         return ", ".join(parts)
 
     def _make_function(self, name: str, *, varargs: bool, method: bool = False) -> Any:
-        """Compile a function with the signature of the schema that calls the operator."""
-        first = "self" if method else None
+        """Return a function with the signature of the schema that calls the operator."""
+        inplace = name == f"{self.name}_"
+        # An argument of a custom operator may have any name, also one of the text's own.
+        taken = [*self.names, "out", "self"]
+        words = {word: _unlike(word, taken) for word in _WORDS}
+        namespace: dict[str, Any] = {
+            "inf": math.inf,
+            "nan": math.nan,
+            "tensorplay": _DTYPES,
+            words["operator"]: self,
+            words["short"]: self._short_write if inplace else self._short,
+            words["defaults"]: self._defaults,
+            words["protocol"]: protocol,
+            words["refused"]: OverriddenError,
+        }
+        made = late_function(
+            name,
+            f"<tensorplay operator {self.schema.qualname}{name[len(self.name) :]}>",
+            lambda: self._text(name, words, varargs=varargs, method=method),
+            namespace,
+            now=self.schema.namespace is not None,  # whose errors are told apart by their frames
+        )
+        made.__doc__ = self._docstring(name)
+        made.__module__ = "tensorplay"
+        made.__qualname__ = f"Tensor.{name}" if method else name
+        made.operator = self
+        made.overridable = True
+        namespace[words["this"]] = made
+        return made
+
+    def _text(self, name: str, words: dict[str, str], *, varargs: bool, method: bool) -> str:
+        """Return the text of a function of the operator, in the given words."""
         writes = self.out and not method
-        parameters = self.parameters(first=first, varargs=varargs, out=writes)
-        names = [a.name for a in self.schema.arguments]
+        parameters = self.parameters(first="self" if method else None, varargs=varargs, out=writes)
+        names = list(self.names)
         if method:
             names[0] = "self"
         spread = ""
@@ -217,13 +256,8 @@ class Operator:
             )
         values = ", ".join(names) + ("," if names else "")
         call = "apply_inplace" if name == f"{self.name}_" else "apply"
-        # An argument of a custom operator may have any name, also one of the text's own.
         operator, short, defaults, result, protocol_, refused, problem, this = (
-            _unlike(word, [*names, "out"])
-            for word in (
-                *("operator", "short", "defaults", "result"),
-                *("protocol", "refused", "problem", "this"),
-            )
+            words[word] for word in _WORDS
         )
         attempt = ""
         if call == "apply_inplace" and self._short_write is not None:
@@ -253,33 +287,11 @@ class Operator:
                 f"    if out is not None:\n"
                 f"        return {operator}.redirect_out({this}, ({values}), out)\n"
             )
-        source = f"def {name}({parameters}):\n{spread}{attempt}{last}"
-        filename = f"<tensorplay operator {self.schema.qualname}{name[len(self.name) :]}>"
-        # What the texts of defaults without a literal mean: inf, nan, tensorplay.float32.
-        namespace: dict[str, Any] = {
-            "inf": math.inf,
-            "nan": math.nan,
-            "tensorplay": SimpleNamespace(**{d.name: d for d in _dtype.DTYPES}),
-            operator: self,
-            short: self._short_write if call == "apply_inplace" else self._short,
-            defaults: self._defaults,
-            protocol_: protocol,
-            refused: OverriddenError,
-        }
-        exec(compile(source, filename, "exec"), namespace)  # noqa: S102 - text made from the schema
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        made = namespace[name]
-        made.__doc__ = self._docstring(name)
-        made.__module__ = "tensorplay"
-        made.__qualname__ = f"Tensor.{name}" if method else name
-        made.operator = self
-        made.overridable = True
-        namespace[this] = made
-        return made
+        return f"def {name}({parameters}):\n{spread}{attempt}{last}"
 
     def _docstring(self, name: str) -> str:
         twin = f"In-place form of `{self.name}`: " if name == f"{self.name}_" else ""
-        return f"{twin}{self.doc}\n\nSchema: ``{self.schema}``\n"
+        return f"{twin}{self.doc}\n\nSchema: ``{self._schema_text}``\n"
 
     def _publish(self) -> None:
         if self.name in OPERATORS:

@@ -7,7 +7,6 @@ results from strided memory as from dense memory, the fake kernel's shapes, no u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -122,6 +121,8 @@ def _again(check: Checked, first: Outcome) -> None:
 def _from_threads(check: Checked, first: Outcome) -> None:
     if any(f.test == _TEST and f.code == "not_deterministic" for f in check.failures):
         return
+    from concurrent.futures import ThreadPoolExecutor  # which the import of the package spares
+
     copies = [check.arguments.copied() for _ in range(_THREADS)]
     with ThreadPoolExecutor(_THREADS) as pool:
         runs = [pool.submit(_thrice, copy) for copy in copies]
