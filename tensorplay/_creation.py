@@ -353,10 +353,10 @@ def _converted(where: str, argument: str, array: Any, d: dtype_, *, exact: bool)
     if array.dtype == object:  # whole numbers beyond 64 bits
         message = f"[{where}] argument '{argument}': expected numbers that fit {d!r}, got an integer beyond 64 bits."  # noqa: E501
         raise ValueError(message)
-    if array.dtype.kind == "c" and not d.is_complex and d.kind != _dtype.BOOL:
+    if array.dtype.kind == "c" and not d.is_complex and d.category != _dtype.BOOL:
         message = f"[{where}] argument '{argument}': cannot convert complex numbers to {d!r}."
         raise TypeError(message)
-    if d.kind == _dtype.INTEGER and array.size:
+    if d.category == _dtype.INTEGER and array.size:
         floating = array.dtype.kind in "fV"
         if floating and not np.isfinite(array).all():
             message = (

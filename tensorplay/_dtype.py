@@ -37,35 +37,35 @@ BOOL, INTEGER, FLOATING, COMPLEX = range(4)
 class dtype:  # noqa: N801 - the field's spelling
     """An element type. The instances are module attributes; none is made by users."""
 
-    __slots__ = ("is_signed", "itemsize", "kind", "name", "numpy")
+    __slots__ = ("category", "is_signed", "itemsize", "name", "numpy")
 
     name: str
     numpy: np.dtype[Any]
-    kind: int
+    category: int
     itemsize: int
     is_signed: bool
 
-    def __init__(self, name: str, numpy_type: Any, kind: int, *, signed: bool = True) -> None:
+    def __init__(self, name: str, numpy_type: Any, category: int, *, signed: bool = True) -> None:
         self.name = name
         self.numpy = np.dtype(numpy_type)
-        self.kind = kind
+        self.category = category
         self.itemsize = self.numpy.itemsize
         self.is_signed = signed
 
     @property
     def is_floating_point(self) -> bool:
         """True for real floating types."""
-        return self.kind == FLOATING
+        return self.category == FLOATING
 
     @property
     def is_complex(self) -> bool:
         """True for complex types."""
-        return self.kind == COMPLEX
+        return self.category == COMPLEX
 
     @property
     def is_differentiable(self) -> bool:
         """True for the types that may carry a gradient."""
-        return self.kind >= FLOATING
+        return self.category >= FLOATING
 
     def to_real(self) -> dtype:
         """Return the type of one component: float32 for complex64, itself for a real type."""
@@ -73,7 +73,7 @@ class dtype:  # noqa: N801 - the field's spelling
 
     def to_complex(self) -> dtype:
         """Return the complex type whose components are at least as precise."""
-        if self.kind == COMPLEX:
+        if self.category == COMPLEX:
             return self
         return complex128 if self.name == "float64" else complex64
 
@@ -113,7 +113,7 @@ DTYPES: Final = (
     float16, bfloat16, float32, float64, complex64, complex128,
 )  # fmt: skip
 # NumPy's types that are too short to add up or multiply in: that is done in float32.
-NARROW: Final = frozenset(d.numpy for d in DTYPES if d.kind == FLOATING and d.itemsize < 4)
+NARROW: Final = frozenset(d.numpy for d in DTYPES if d.category == FLOATING and d.itemsize < 4)
 _FROM_NUMPY: Final = {d.numpy: d for d in DTYPES}
 _FROM_NAME: Final = {d.name: d for d in DTYPES}
 # Unsigned types wider than a byte have no common integer type with the others.
@@ -218,15 +218,19 @@ def promote_types(a: dtype, b: dtype) -> dtype:
     """
     if a is b:
         return a
-    low, high = sorted((a, b), key=lambda d: d.kind)
-    if high.kind == COMPLEX:
+    low, high = sorted((a, b), key=lambda d: d.category)
+    if high.category == COMPLEX:
         return complex128 if {"float64", "complex128"} & {low.name, high.name} else complex64
-    if low.kind < high.kind:
+    if low.category < high.category:
         return high
-    if (a in _LONELY or b in _LONELY) if high.kind == INTEGER else (a in _STORED or b in _STORED):
+    if (
+        (a in _LONELY or b in _LONELY)
+        if high.category == INTEGER
+        else (a in _STORED or b in _STORED)
+    ):
         message = f"promotion of {a!r} with {b!r} is not supported. Convert one of them first."
         raise RuntimeError(message)
-    if high.kind == FLOATING:  # float16 and bfloat16 hold each other's range or precision not
+    if high.category == FLOATING:  # float16 and bfloat16 hold each other's range or precision not
         return float32 if low.itemsize == high.itemsize else max(a, b, key=lambda d: d.itemsize)
     if a.is_signed == b.is_signed:
         return max(a, b, key=lambda d: d.itemsize)
@@ -239,11 +243,11 @@ def _merge(high: dtype | None, low: dtype | None) -> dtype | None:
     """Combine the results of two categories, `high` having priority."""
     if high is None or low is None:
         return high or low
-    if high.kind == COMPLEX:
+    if high.category == COMPLEX:
         return high
-    if high.kind == FLOATING:
-        return high.to_complex() if low.kind == COMPLEX else high
-    return promote_types(high, low) if low.kind >= FLOATING or high.kind == BOOL else high
+    if high.category == FLOATING:
+        return high.to_complex() if low.category == COMPLEX else high
+    return promote_types(high, low) if low.category >= FLOATING or high.category == BOOL else high
 
 
 def combine(
@@ -268,11 +272,11 @@ def can_cast(from_: dtype, to: dtype) -> bool:
 
     The kind must not fall: complex to real, floating to integer and anything to bool are refused.
     """
-    if from_.kind == COMPLEX:
-        return to.kind == COMPLEX
-    if from_.kind == FLOATING:
-        return to.kind >= FLOATING
-    return to.kind != BOOL or from_.kind == BOOL
+    if from_.category == COMPLEX:
+        return to.category == COMPLEX
+    if from_.category == FLOATING:
+        return to.category >= FLOATING
+    return to.category != BOOL or from_.category == BOOL
 
 
 @dataclass(frozen=True)
@@ -307,7 +311,7 @@ class iinfo:  # noqa: N801
 
     def __init__(self, dtype: Any) -> None:
         d = as_dtype(dtype, "iinfo")
-        if d.kind != INTEGER:
+        if d.category != INTEGER:
             message = f"[iinfo] argument 'dtype': expected an integer type, got {d!r}. Use finfo."
             raise TypeError(message)
         object.__setattr__(self, "dtype", d)

@@ -622,7 +622,7 @@ class Tensor(TensorMethods):
         return complex(self._only("complex"))
 
     def __index__(self) -> int:
-        if self._dtype.kind > _dtype.INTEGER:
+        if self._dtype.category > _dtype.INTEGER:
             message = (
                 "[index] only integer tensors of a single element can be converted to an index, "
                 f"got {self._dtype!r}."

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import tensorplay as tp
-from tensorplay import _device, _dtype, linalg as _linalg
+from tensorplay import _array_api_fft, _device, _dtype, linalg as _linalg
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor
 from tensorplay.ops.arguments import SCALARS
@@ -101,7 +101,29 @@ def astype(x: Tensor, dtype: Any, /, *, copy: Any = True, device: Any = None) ->
 # --- creation -------------------------------------------------------------------------------------
 
 asarray, from_dlpack = tp.asarray, tp.from_dlpack
-arange, empty, zeros, ones, full = tp.arange, tp.empty, tp.zeros, tp.ones, tp.full
+arange = tp.arange
+
+
+def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Return an array of `shape` with elements of no particular value."""
+    return tp.empty(shape, dtype=dtype, device=device)
+
+
+def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Return zeros of `shape`."""
+    return tp.zeros(shape, dtype=dtype, device=device)
+
+
+def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Return ones of `shape`."""
+    return tp.ones(shape, dtype=dtype, device=device)
+
+
+def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Return an array of `shape` filled with a number."""
+    return tp.full(shape, fill_value, dtype=dtype, device=device)
+
+
 empty_like, zeros_like, ones_like, full_like = (
     tp.empty_like, tp.zeros_like, tp.ones_like, tp.full_like,
 )  # fmt: skip
@@ -521,7 +543,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     return _linalg.vecdot(x1, x2, dim=axis)
 
 
-fft = tp.fft
+fft = _array_api_fft
 
 
 class linalg:  # noqa: N801 - a namespace, spelled as the standard spells it

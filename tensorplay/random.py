@@ -274,7 +274,7 @@ def randint(
         raise TypeError(message)
     low, high = _whole("low", 0 if low is None else low), _whole("high", high)
     d = _dtype.int64 if dtype is None else _dtype.as_dtype(dtype, "randint")
-    if d.kind == _dtype.INTEGER and low < high:
+    if d.category == _dtype.INTEGER and low < high:
         limits = _dtype.iinfo(d)
         if low < limits.min or high - 1 > limits.max:
             message = (

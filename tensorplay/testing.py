@@ -159,7 +159,7 @@ def make_tensor(
     """
     size = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     d = _dtype.as_dtype(dtype, "make_tensor")
-    first, last = (0, 2) if d.kind == _dtype.BOOL else (-9, 9) if d.is_signed else (0, 10)
+    first, last = (0, 2) if d.category == _dtype.BOOL else (-9, 9) if d.is_signed else (0, 10)
     lo, hi = (first if low is None else low), (last if high is None else high)
     if not lo < hi:
         message = f"[make_tensor] expected low < high, got low={lo}, high={hi}."

@@ -380,22 +380,115 @@ def test_gradients_pass_through() -> None:
     assert x.grad.tolist() == [0, 1, 1]
 
 
-PROGRAM = """
+def test_names_of_arguments_are_the_standards() -> None:
+    assert xp.zeros(shape=(2, 1)).shape == (2, 1)
+    assert xp.ones(shape=3).shape == (3,)
+    assert xp.empty(shape=(0, 2), dtype=xp.int8).dtype is xp.int8
+    assert xp.full(shape=(2,), fill_value=7).tolist() == [7, 7]
+    x = tp.rand(4, 6, dtype=tp.float64)
+    for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
+        expected = getattr(np.fft, name)(x.numpy(), n=5, axis=0, norm="ortho")
+        found = getattr(xp.fft, name)(x, n=5, axis=0, norm="ortho")
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+    for name in ("fftn", "ifftn", "rfftn", "irfftn"):
+        expected = getattr(np.fft, name)(x.numpy(), s=(3, 4), axes=(0, 1), norm="forward")
+        found = getattr(xp.fft, name)(x, s=(3, 4), axes=(0, 1), norm="forward")
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+    for name in ("fftshift", "ifftshift"):
+        expected = getattr(np.fft, name)(x.numpy(), axes=(1,))
+        np.testing.assert_array_equal(getattr(xp.fft, name)(x, axes=(1,)).numpy(), expected)
+    assert xp.fft.fftfreq(4, d=0.5).tolist() == np.fft.fftfreq(4, d=0.5).tolist()
+    assert xp.fft.rfftfreq(4, d=0.5, dtype=xp.float64).dtype is xp.float64
+
+
+def run(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        env={**os.environ, "SCIPY_ARRAY_API": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+SCIPY = """
 import numpy as np, tensorplay as tp
-from scipy import special, stats, cluster
-x = np.linspace(0.1, 2.0, 12).reshape(4, 3)
-for function in (special.logsumexp, special.softmax, stats.zscore, stats.skew, stats.gmean):
-    found = function(tp.from_numpy(x.copy()), axis=0)
-    assert isinstance(found, tp.Tensor), function
-    np.testing.assert_allclose(found.numpy(), function(x, axis=0), rtol=1e-10)
+from scipy import cluster, fft, integrate, ndimage, signal, special, stats
+
+x = np.linspace(0.1, 2.0, 12).reshape(4, 3) ** 2
+calls = {
+    "logsumexp": lambda x: special.logsumexp(x, axis=0),
+    "softmax": lambda x: special.softmax(x, axis=0),
+    "erf": special.erf, "gammaln": special.gammaln, "expit": special.expit,
+    "xlogy": lambda x: special.xlogy(x, x),
+    "zscore": lambda x: stats.zscore(x, axis=0), "skew": lambda x: stats.skew(x, axis=0),
+    "kurtosis": stats.kurtosis, "gmean": lambda x: stats.gmean(x, axis=0),
+    "moment": lambda x: stats.moment(x, 2), "entropy": stats.entropy,
+    "variation": stats.variation, "ttest": lambda x: stats.ttest_1samp(x, 0.5).statistic,
+    "pearsonr": lambda x: stats.pearsonr(x[:, 0], x[:, 1]).statistic,
+    "fft": fft.fft, "irfft": fft.irfft, "trapezoid": integrate.trapezoid,
+    "whiten": cluster.vq.whiten, "gaussian": lambda x: ndimage.gaussian_filter(x, 1.0),
+    "detrend": signal.detrend, "hilbert": signal.hilbert,
+}
+for name, call in calls.items():
+    found = call(tp.from_numpy(x.copy()))
+    assert isinstance(found, tp.Tensor), (name, type(found))
+    np.testing.assert_allclose(found.numpy(), call(x), rtol=1e-9, atol=1e-12, err_msg=name)
 """
 
 
+@pytest.mark.slow
 def test_scipy_dispatches_to_tensors() -> None:
     pytest.importorskip("scipy", reason="scipy is not installed")
-    environment = {**os.environ, "SCIPY_ARRAY_API": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False,
-        env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run(SCIPY)
+
+
+SKLEARN = """
+import numpy as np, tensorplay as tp
+from sklearn import config_context
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import Ridge
+from sklearn.metrics import accuracy_score, mean_squared_error, r2_score
+from sklearn.metrics.pairwise import cosine_similarity, euclidean_distances, rbf_kernel
+from sklearn.mixture import GaussianMixture
+from sklearn.preprocessing import Binarizer, MaxAbsScaler, MinMaxScaler, Normalizer
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+random = np.random.default_rng(0)
+x, y = random.normal(size=(20, 3)), np.arange(20) % 2
+x[:, 0] += 5 * y
+
+def mixture(x, y):
+    return GaussianMixture(2, init_params="random_from_data", random_state=0).fit(x).means_
+
+calls = {
+    "StandardScaler": lambda x, y: StandardScaler().fit_transform(x),
+    "MinMaxScaler": lambda x, y: MinMaxScaler().fit_transform(x),
+    "MaxAbsScaler": lambda x, y: MaxAbsScaler().fit_transform(x),
+    "Normalizer": lambda x, y: Normalizer().fit_transform(x),
+    "Binarizer": lambda x, y: Binarizer().fit_transform(x),
+    "PolynomialFeatures": lambda x, y: PolynomialFeatures(2).fit_transform(x),
+    "PCA": lambda x, y: PCA(2, svd_solver="full").fit_transform(x),
+    "Ridge": lambda x, y: Ridge(solver="svd").fit(x, x[:, 0]).predict(x),
+    "LinearDiscriminantAnalysis": lambda x, y: LinearDiscriminantAnalysis().fit(x, y).predict(x),
+    "GaussianMixture": mixture,
+    "euclidean_distances": lambda x, y: euclidean_distances(x),
+    "cosine_similarity": lambda x, y: cosine_similarity(x),
+    "rbf_kernel": lambda x, y: rbf_kernel(x),
+    "accuracy_score": lambda x, y: accuracy_score(y, y),
+    "mean_squared_error": lambda x, y: mean_squared_error(x[:, 0], x[:, 1]),
+    "r2_score": lambda x, y: r2_score(x[:, 0], x[:, 1]),
+}
+for name, call in calls.items():
+    with config_context(array_api_dispatch=True):
+        found = call(tp.from_numpy(x.copy()), tp.from_numpy(y.copy()))
+    if not isinstance(found, float):
+        assert isinstance(found, tp.Tensor), (name, type(found))
+        found = found.numpy()
+    np.testing.assert_allclose(found, call(x, y), rtol=1e-8, atol=1e-10, err_msg=name)
+"""
+
+
+@pytest.mark.slow
+def test_scikit_learn_dispatches_to_tensors() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    run(SKLEARN)

@@ -101,7 +101,7 @@ def test_default_type_is_that_of_python_floats() -> None:
 def test_promotion_commutes_and_holds_both_kinds(a: Any, b: Any) -> None:
     result = tp.promote_types(a, b)
     assert result is tp.promote_types(b, a)
-    assert result.kind == max(a.kind, b.kind)
+    assert result.category == max(a.category, b.category)
     assert tp.promote_types(result, a) is result
 
 
@@ -110,14 +110,14 @@ def test_promotion_is_associative_within_a_kind_of_exact_numbers(a: Any, b: Any,
     left = tp.promote_types(tp.promote_types(a, b), c)
     right = tp.promote_types(a, tp.promote_types(b, c))
     # int64 with float16 is float16, so that mixed kinds may lose the order but never the kind.
-    assert left.kind == right.kind
-    if a.kind == b.kind == c.kind != tp.float16.kind:
+    assert left.category == right.category
+    if a.category == b.category == c.category != tp.float16.category:
         assert left is right
 
 
 @given(dtypes, dtypes)
 def test_wide_unsigned_and_short_floating_types_have_no_partner(a: Any, b: Any) -> None:
-    if a is not b and a.kind == b.kind and LONELY & {a, b}:
+    if a is not b and a.category == b.category and LONELY & {a, b}:
         with pytest.raises(RuntimeError, match="not supported"):
             tp.promote_types(a, b)
         with pytest.raises(RuntimeError, match="not supported"):
@@ -139,9 +139,9 @@ def test_operators_give_the_type_that_result_type_says(a: Any, b: Any, da: bool,
 @given(dtypes, dtypes)
 def test_in_place_results_follow_can_cast(a: Any, b: Any) -> None:
     if tp.can_cast(a, b):
-        assert a.kind <= b.kind
+        assert a.category <= b.category
     else:
-        assert a.kind > b.kind
+        assert a.category > b.category
 
 
 # --- attributes -----------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def _comparison(
             if other is float or other is int or (other is np.ndarray and x.dtype is y.dtype):
                 return function(x, y)
         d = types(x, y)
-        if d.kind != _dtype.INTEGER:
+        if d.category != _dtype.INTEGER:
             return function(cast(x, d), cast(y, d))
         # An integer out of the range of the type is larger or smaller, where a cast would wrap.
         x, y = (cast(v, d) if isinstance(v, np.ndarray) else v for v in (x, y))
@@ -238,13 +238,13 @@ logical_not = unary(
 
 
 def _check_bits(name: str, d: dtype, *args: Any) -> None:
-    if d.kind > _dtype.INTEGER:
+    if d.category > _dtype.INTEGER:
         message = f"[{name}] argument 'input': expected integer or bool operands, got {d!r}."
         raise TypeError(message)
 
 
 def _check_shift(name: str, d: dtype, *args: Any) -> None:
-    if d.kind != _dtype.INTEGER:
+    if d.category != _dtype.INTEGER:
         message = f"[{name}] argument 'input': expected integer operands, got {d!r}."
         raise TypeError(message)
     bits = args[1]

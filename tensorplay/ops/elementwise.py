@@ -79,21 +79,21 @@ def cast(x: Any, d: dtype) -> Any:
     """Return the array or number `x` as an array of type `d`; numbers wrap as integers do in C."""
     if isinstance(x, np.ndarray):
         return x if x.dtype == d.numpy else x.astype(d.numpy)
-    if isinstance(x, int) and d.kind == _dtype.INTEGER:
+    if isinstance(x, int) and d.category == _dtype.INTEGER:
         bits = 8 * d.itemsize
         x &= (1 << bits) - 1
         if d.is_signed and x >> (bits - 1):
             x -= 1 << bits
     if isinstance(x, int) and d.is_differentiable:
         x = float(x)  # the types that NumPy does not know take no large integers
-    if isinstance(x, float) and d.kind == _dtype.INTEGER:
+    if isinstance(x, float) and d.category == _dtype.INTEGER:
         return np.asarray(x).astype(d.numpy)  # as arrays are cast, which NaN does not stop
     return np.asarray(x, d.numpy)
 
 
 _LIMITS = {
     d: (_dtype.iinfo(d).min, _dtype.iinfo(d).max)
-    for d in _dtype.DTYPES if d.kind == _dtype.INTEGER
+    for d in _dtype.DTYPES if d.category == _dtype.INTEGER
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def check_held(where: str, number: Any, d: dtype, *, wraps: bool = False) -> Non
     RuntimeError
         That is the case.
     """
-    if d.kind != _dtype.INTEGER or type(number) not in (int, float):
+    if d.category != _dtype.INTEGER or type(number) not in (int, float):
         return
     low, high = (-(2**63), 2**64 - 1) if wraps else _LIMITS[d]
     if not low - 1 < number < high + 1:
@@ -284,7 +284,7 @@ def binary(
             raise TypeError(message)
         floats = to_float(*args) if callable(to_float) else to_float
         compute = _floating(promoted) if floats else promoted
-        if compute.kind == _dtype.INTEGER:
+        if compute.category == _dtype.INTEGER:
             for x in args[:operands]:
                 check_held(name, x, compute, wraps=wraps)
         return promoted, compute, _output(out, compute)
@@ -360,7 +360,7 @@ no_gradient = Vjp(lambda g, s: g.new_zeros(g.shape))
 
 def _check_scaled(name: str, d: dtype, *args: Any) -> None:
     alpha = args[2]
-    if d.kind <= _dtype.INTEGER and isinstance(alpha, (float, complex)):
+    if d.category <= _dtype.INTEGER and isinstance(alpha, (float, complex)):
         message = (
             f"[{name}] argument 'alpha': expected an integer for tensors of {d!r}, got {alpha!r}: "
             "for integral input tensors it must not be a floating point number."
@@ -453,7 +453,7 @@ neg = unary(
 
 def _check_divisor(name: str, d: dtype, *args: Any) -> None:
     divisor = args[1]
-    if d.kind <= _dtype.INTEGER and not isinstance(divisor, Spec) and not np.all(divisor):
+    if d.category <= _dtype.INTEGER and not isinstance(divisor, Spec) and not np.all(divisor):
         message = f"[{name}] ZeroDivisionError: an element of the integer divisor is zero."
         raise RuntimeError(message)
 
@@ -562,7 +562,11 @@ reciprocal = unary(
 
 def _check_power(name: str, d: dtype, *args: Any) -> None:
     exponent = args[1]
-    if d.kind <= _dtype.INTEGER and not isinstance(exponent, Spec) and np.any(np.less(exponent, 0)):
+    if (
+        d.category <= _dtype.INTEGER
+        and not isinstance(exponent, Spec)
+        and np.any(np.less(exponent, 0))
+    ):
         message = (
             f"[{name}] argument 'exponent': integers to negative integer powers are not allowed. "
             "Write x.float() first."

@@ -190,7 +190,7 @@ def _normal(item: Any) -> Any:
     if not isinstance(item, Tensor):
         raise _wrong_index(item)
     d = item._dtype
-    if d.kind > _dtype.INTEGER or d is _dtype.uint8:
+    if d.category > _dtype.INTEGER or d is _dtype.uint8:
         raise IndexError(
             "[getitem] tensors used as indices must be long, int or bool tensors, got "
             f"{d!r}. Write index.long(), or mask.bool()."

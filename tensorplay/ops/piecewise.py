@@ -241,7 +241,7 @@ def _limits(name: str, x: Any, low: Any, high: Any) -> tuple[dtype, list[Any]]:
 
 def _is_needless(limit: Any, d: dtype, beyond: Any) -> bool:
     """Tell whether a limit, a number, changes nothing: it lies beyond the integers of type `d`."""
-    if type(limit) not in (int, float) or d.kind != _dtype.INTEGER:
+    if type(limit) not in (int, float) or d.category != _dtype.INTEGER:
         return False
     info = _dtype.iinfo(d)
     return bool(beyond(limit, info.min if beyond is operator.le else info.max))

@@ -151,7 +151,7 @@ def reduction(
 
 def sum_type(name: str, d: dtype, requested: dtype | None = None) -> dtype:
     """Return the type of a sum or product of elements of type `d`."""
-    return requested or (_dtype.int64 if d.kind <= _dtype.INTEGER else d)
+    return requested or (_dtype.int64 if d.category <= _dtype.INTEGER else d)
 
 
 def _floating_type(name: str, d: dtype, *rest: Any) -> dtype:

@@ -74,7 +74,7 @@ def _in_range(where: str, index: Any, size: int, dim: int, *, negative: bool = F
 
 
 def _storable(where: str, argument: str, value: Any, d: dtype) -> None:
-    if _kind(value).kind > d.kind:
+    if _kind(value).category > d.category:
         raise RuntimeError(
             f"[{where}] argument '{argument}': value cannot be converted to type {d!r} without "
             f"loss, got {_kind(value)!r}. Convert the tensor first, by x.to(dtype)."

@@ -409,10 +409,11 @@ def _isin_rule(elements: Any, test: Any, assume_unique: bool, invert: bool) -> S
 def _isin(elements: Any, test: Any, assume_unique: bool, invert: bool) -> Any:
     common = result_type(elements, test)
     # A number beyond the range of the type is none of its elements, where a cast would wrap.
+    casts = common.category != _dtype.INTEGER
     x, among = (
-        _comparable(cast(v, common)) if isinstance(v, np.ndarray) or common.kind != _dtype.INTEGER
-        else np.asarray(v) for v in (elements, test)
-    )  # fmt: skip
+        _comparable(cast(v, common)) if casts or isinstance(v, np.ndarray) else np.asarray(v)
+        for v in (elements, test)
+    )
     return np.reshape(np.isin(x, among, invert=invert), x.shape)
 
 

@@ -20,7 +20,12 @@ __all__ = ["REFERENCES", "UNREFERENCED"]
 def each(function: Callable[..., float]) -> Callable[..., Any]:
     """Return a scalar function applied to each element."""
     vectorised = np.vectorize(function, otypes=[float])
-    return lambda *args: vectorised(*args) if np.size(args[0]) else np.asarray(args[0], float)
+
+    def reference(*args: Any) -> Any:
+        shape = np.broadcast_shapes(*map(np.shape, args))
+        return vectorised(*args) if math.prod(shape) else np.zeros(shape)
+
+    return reference
 
 
 def axes(dim: Any, x: Any) -> Any:
