@@ -158,7 +158,7 @@ def _compile_kernels(
     cuda_kernels.check(text, cuda_kernels.kernels_of(scan(text.source.text)))
     with ThreadPoolExecutor(2) as pool:
         making = pool.submit(cuda_kernels.compile_binaries, text, target, work, cache)
-        cpp = _cpp_part(unit, unit.cpp, (), "TP_EXPORT", work)
+        cpp = _cpp_part(unit.cpp, (), "TP_EXPORT")
         host = compile_unit(cpp, work, compiler, cache, link=False) if cpp else None
         full = host is not None and host.rung != "light"
         common = support.common(cache, compiler, full=full)
@@ -176,7 +176,8 @@ def _compile_kernels(
     if options.is_object:
         link = (*_MERGED, *objects)
     flags = cuda_kernels.launcher_flags(common.traits.kind, text)
-    done = toolchain.run(compiler, (*flags, *parts, *link, "-o", "library"), work)
+    words = (*flags, *parts, *_embedded(unit, work), *link, "-o", "library")
+    done = toolchain.run(compiler, words, work)
     log = "\n".join(filter(None, (made.log, host.log if host else "", done.output)))
     commands = (made.command, *(host.commands if host else ()), done.command)
     if done.returncode:
@@ -206,17 +207,20 @@ def _compile_kernels(
     )
 
 
-def _cpp_part(
-    unit: CudaUnit, cpp: Unit | None, flags: Sequence[str], macro: str, work: Path
-) -> Unit | None:
-    """Return the C++ unit with the binaries to embed, or None."""
+def _embedded(unit: CudaUnit, work: Path) -> tuple[str, ...]:
+    """Write the binaries to embed, and return the file that the link takes them from."""
+    if not unit.cubins:
+        return ()
+    (work / "embedded.cpp").write_text(cuda.embedded(unit.cubins, work), "utf-8")
+    return ("-fPIC", "embedded.cpp")
+
+
+def _cpp_part(cpp: Unit | None, flags: Sequence[str], macro: str) -> Unit | None:
+    """Return the C++ unit with what the library's other part asks of it, or None."""
     if cpp is None:
         return None
-    generated = cpp.generated
-    if unit.cubins:
-        generated += cuda.embedded(unit.cubins, work)
     options = dataclasses.replace(cpp.options, cflags=(*cpp.options.cflags, *flags), output="")
-    return dataclasses.replace(cpp, generated=generated, options=options, export_macro=macro)
+    return dataclasses.replace(cpp, options=options, export_macro=macro)
 
 
 def _compile(
@@ -228,7 +232,7 @@ def _compile(
     includes = tuple(flag for path in toolkit.include_paths for flag in ("-isystem", path))
     parts: list[Callable[[], Product]] = []
     macro = "TP_EXPORT_LAUNCHING" if unit.cuda else "TP_EXPORT"
-    if cpp := _cpp_part(unit, unit.cpp, includes, macro, work):
+    if cpp := _cpp_part(unit.cpp, includes, macro):
         parts.append(lambda: compile_unit(cpp, work, compiler, cache, link=False))
     if unit.cuda:
         text = unit.cuda
@@ -258,7 +262,8 @@ def _compile(
     link = link_arguments(common.traits, Link(common.objects, engine, ldflags))
     if first.options.is_object:
         link = (*_MERGED, *common.objects)
-    done = toolchain.run(compiler, (*(p.library for p in products), *link, "-o", "library"), work)
+    words = (*(p.library for p in products), *_embedded(unit, work), *link, "-o", "library")
+    done = toolchain.run(compiler, words, work)
     commands.append(done.command)
     log = "\n".join(filter(None, (*(product.log for product in products), done.output)))
     if done.returncode:

@@ -203,10 +203,6 @@ def _inline(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> B
             f"[cpp_jit] library {name!r}: expected C++ text in cpp_sources or CUDA text in "
             "cuda_sources, got none"
         )
-    if cubins and not texts:
-        raise ValueError(
-            f"[cpp_jit] library {name!r}: embed_cubin needs C++ text in cpp_sources that uses it"
-        )
     if not cuda_texts and not cubins:
         unit = Unit(name, Source("\n".join(texts)), dict(exports), options=options)
         return build_text(unit)

@@ -235,11 +235,6 @@ def test_messages_of_nvcc_become_diagnostics():
     assert fatal.message == "Unsupported gpu architecture 'compute_10'"
 
 
-def test_binaries_need_text_that_uses_them():
-    with pytest.raises(ValueError, match="embed_cubin needs C\\+\\+ text"):
-        cpp_jit.load_inline("alone", cuda_sources=DEVICE, embed_cubin={"a": b"x"})
-
-
 needs_nvcc = pytest.mark.skipif(
     shutil.which("nvcc") is None and not Path(cuda._USUAL).exists(),
     reason="there is no nvcc on this machine",
@@ -318,6 +313,10 @@ def test_binaries_are_made_and_embedded():
     embed = {"env": cubin.content}
     module = cpp_jit.load_inline("embed", cpp_sources=text, functions="size", embed_cubin=embed)
     assert module.size() == len(cubin.content)
+    alone = cpp_jit.load_inline("alone", cuda_sources=text, functions="size", embed_cubin=embed)
+    if not Path("/dev/nvidiactl").exists():
+        with pytest.raises(RuntimeError, match=r"\[size\] cannot run here: no GPU that CUDA can"):
+            alone.size()  # as every function of a CUDA text on a machine without one
 
 
 @pytest.mark.usefixtures("plain_environment")
