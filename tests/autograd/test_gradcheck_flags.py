@@ -198,6 +198,25 @@ def test_a_fast_forward_check_runs_the_function_a_few_times():
     assert len(calls) <= 8
 
 
+@pytest.mark.parametrize("dtype", [tp.float64, tp.complex128])
+def test_tangents_of_built_in_operators_are_taken_together(dtype):
+    calls = []
+
+    def function(x):
+        calls.append(None)
+        return x.exp() * x.sum(), x.real * 2
+
+    report = gradcheck_report(function, (rand(30, dtype=dtype),), **FORWARD)
+    assert report
+    assert len(calls) < 25
+    calls.clear()
+    report = gradcheck_report(
+        function, (rand(30, dtype=dtype),), check_backward_ad=False, **FORWARD
+    )
+    assert report
+    assert len(calls) > 60  # nothing is known of the function, so that it runs point by point
+
+
 def test_types_of_tangents():
     narrow = with_jvp(lambda t: (t * 2).float())
     assert gradcheck(narrow, (rand(3),), **FORWARD)

@@ -281,19 +281,28 @@ def forward_jacobian(
     layout: Layout,
     rows: Matrix,
     columns: Matrix,
+    together: int = 1,
 ) -> Matrix:
-    """Return the Jacobian matrix for one input by one forward pass per element of it."""
+    """Return the Jacobian matrix for one input by forward passes, `together` elements in each."""
     kind = np.complex128 if tensor.dtype.is_complex else np.float64
     matrix: Matrix = np.zeros((len(rows), len(columns)), kind)
     for unit in (1, 1j) if tensor.dtype.is_complex else (1,):
-        for position, flat in enumerate(rows):
-            array = np.zeros(tensor.numel(), tensor.dtype.numpy)
-            array[flat] = unit
-            tangent = wrap(array.reshape(tensor.shape), tensor.dtype)
-            found = run_forward(call, {id(tensor): tangent}, layout)
-            arrays = [
-                np.zeros(spec.shape, spec.dtype.numpy) if t is None else t
-                for t, spec in zip(found, layout.specs, strict=True)
-            ]
-            matrix[position] += unit * layout.flatten(arrays)[columns]
+        for first in range(0, len(rows), together):
+            chosen = rows[first : first + together]
+            array = np.zeros((len(chosen), tensor.numel()), tensor.dtype.numpy)
+            array[np.arange(len(chosen)), chosen] = unit
+            array = array.reshape(len(chosen), *tensor.shape)
+            level = None if together == 1 else Level(len(chosen))
+            tangent = wrap(array[0] if level is None else array, tensor.dtype)
+            if level is not None:
+                tangent = batch(tangent, (level,))
+            found = run_forward(call, {id(tensor): tangent}, layout, level)
+            parts: list[Matrix] = []
+            for t, spec in zip(found, layout.specs, strict=True):
+                part = np.zeros((len(chosen), spec.numel), spec.dtype.numpy)
+                if t is not None:
+                    part[...] = t.reshape(len(chosen), spec.numel)
+                parts.extend([part.real, part.imag] if spec.dtype.is_complex else [part])
+            joined = np.concatenate(parts, 1) if parts else np.zeros((len(chosen), 0))
+            matrix[first : first + len(chosen)] += unit * joined[:, columns]
     return matrix

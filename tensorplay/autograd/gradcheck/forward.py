@@ -56,10 +56,12 @@ def _matrices(
     state: State, call: Callable[..., Any], tensors: Sequence[Tensor], layout: Layout
 ) -> list[Any]:
     columns = state.flat_columns
-    return [
-        forward_jacobian(call, tensor, layout, rows, columns)
-        for tensor, rows in zip(tensors, state.rows, strict=True)
-    ]
+    found = []
+    for tensor, rows, differences in zip(tensors, state.rows, state.differences, strict=True):
+        # A function that gave the same for many points at once does so for many tangents.
+        together = differences.together if differences.many is not None else 1
+        found.append(forward_jacobian(call, tensor, layout, rows, columns, max(1, together)))
+    return found
 
 
 def _tangent(state: State, i: int) -> Tensor:
