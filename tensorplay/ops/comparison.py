@@ -143,18 +143,28 @@ def _equal_samples(make: Any) -> Iterable[Sample]:
     yield Sample((x, make(2, 3)), name="different")
 
 
+def _verdict(where: str, result: Tensor) -> bool:
+    if result.is_meta:
+        raise NotImplementedError(
+            f"[{where}] a tensor on device meta has no elements to compare. Compare shapes."
+        )
+    return bool(result)
+
+
 allclose = Composite(
     "allclose(Tensor input, Tensor other, float rtol=1e-05, float atol=1e-08, "
     "bool equal_nan=False) -> bool",
     "Whether `isclose` holds everywhere.",
-    lambda x, y, rtol, atol, equal_nan: bool(isclose(x, y, rtol, atol, equal_nan).all()),
+    lambda x, y, rtol, atol, equal_nan: _verdict(
+        "allclose", isclose(x, y, rtol, atol, equal_nan).all()
+    ),
     samples=_equal_samples,
 )
 
 equal = Composite(
     "equal(Tensor input, Tensor other) -> bool",
     "Whether shapes and all elements are equal.",
-    lambda x, y: x.shape == y.shape and bool(eq(x, y).all()),
+    lambda x, y: x.shape == y.shape and _verdict("equal", eq(x, y).all()),
     samples=_equal_samples,
 )
 
