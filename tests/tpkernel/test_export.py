@@ -21,7 +21,7 @@ from tests.library.modules.environments import (
     run,
 )
 from tests.library.modules.test_documentation import documented_files
-from tests.tpkernel.notebook import ADD1, SOFTPLUS
+from tests.tpkernel.notebook import ADD1, SOFTPLUS, Shell
 from tpkernel import Report
 
 VIEWS = """\
@@ -192,6 +192,15 @@ def test_what_cannot_be_exported_says_why(softplus, tmp_path) -> None:
         with pytest.raises(kind, match=words):
             report.export(tmp_path / "pkg", **options)
     assert not (tmp_path / "pkg").exists()
+
+
+def test_the_last_report_of_a_notebook_is_exported(shell: Shell, tmp_path) -> None:
+    shell.ok("%%tpkernel\n" + SOFTPLUS.replace("mylib", "notebook"))
+    folder = tpkernel.last_report().export(tmp_path / "pkg")
+    assert "notebook::softplus" in (folder / "src/pkg/ops.yaml").read_text()
+    shell.run("%%tpkernel\n" + SOFTPLUS.replace("mylib", "notebook").replace("x[i]", "y[i]"))
+    with pytest.raises(RuntimeError, match="did not build"):
+        tpkernel.last_report().export(tmp_path / "again")
 
 
 def test_the_report_as_data_has_no_part_for_the_export(softplus) -> None:

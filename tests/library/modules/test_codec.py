@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -12,9 +13,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tensorplay.library.modules import artifact
 from tensorplay.library.modules.artifact import Description, Made
 from tensorplay.library.modules.codec import decode, encode
-from tensorplay.library.modules.spec import CellSpec, Declaration
+from tensorplay.library.modules.shapes import ShapeRules
+from tensorplay.library.modules.spec import (
+    Argument,
+    BackwardCall,
+    CellSpec,
+    Declaration,
+    Derivative,
+    Formula,
+    KernelSpec,
+    OperatorSpec,
+    Output,
+)
 from tpkernel.cell import parse_cell
 from tpkernel.reading import read_cell
 
@@ -86,3 +99,29 @@ def test_values_without_a_form_in_json_are_refused() -> None:
     for value in (object(), {1: 2}, b"x"):
         with pytest.raises(TypeError, match="expected"):
             encode(value)
+
+
+def test_the_records_are_those_of_the_format() -> None:
+    """A library that is built today must be read by later versions: a change is a new format."""
+    records = (
+        *(Argument, BackwardCall, Declaration, Derivative, Description, Formula, KernelSpec, Made),
+        *(OperatorSpec, Output, ShapeRules),
+    )
+    fields = {r.__name__: " ".join(f.name for f in dataclasses.fields(r)) for r in records}
+    assert artifact.FORMAT == 1
+    assert fields == {
+        "Argument": "name kind cpp_type role dtypes variable rank contiguous writes low high "
+        "because untyped",
+        "BackwardCall": "operator arguments outputs",
+        "Declaration": "name schema doc callables problem line",
+        "Derivative": "input formula line",
+        "Description": "name operators declarations made",
+        "Formula": "text source reads kernels",
+        "KernelSpec": "name title style arguments returns templates instances shapes line defaults "
+        "doc alias_ok suffix",
+        "Made": "platform tensorplay engine flags sources",
+        "OperatorSpec": "name schema kernel outputs returned mutates derivatives backward samples "
+        "doc helper copies line origin callables",
+        "Output": "name dtype dtype_like",
+        "ShapeRules": "inputs outputs declared",
+    }
