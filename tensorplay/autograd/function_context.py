@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tensorplay._tensor import Spec, Tensor, wrap
-from tensorplay.autograd import grad_mode
-from tensorplay.autograd.graph import FREED, Node, SavedTensor, edge_of, saved_attribute
+from tensorplay.autograd import forward_ad, grad_mode
+from tensorplay.autograd.graph import FREED, Node, SavedTensor, saved_attribute, source_of
 
 __all__ = ["FunctionContext", "FunctionNode", "record_one", "zeros_of"]
 
@@ -23,7 +23,8 @@ class FunctionContext:
 
     A tensor that `forward` computes has no history, so a second derivative would miss its share.
     Such tensors are marked when the step is recorded: used in a differentiated `backward`, they
-    raise if a derivative reaches them.
+    raise if a derivative reaches them. Nor has it a tangent: where the inputs had some, `backward`
+    cannot have it at the same level of forward mode.
     """
 
     # The fields of the context are slots, so that ``__dict__`` holds what the user sets, only.
@@ -35,6 +36,7 @@ class FunctionContext:
         "_for_forward",
         "_freed",
         "_in_jvp",
+        "_level",
         "_input_ids",
         "_materialize",
         "_node",
@@ -56,6 +58,7 @@ class FunctionContext:
         self._non_differentiable: tuple[Tensor, ...] = ()
         self._materialize = True
         self._in_jvp = False
+        self._level: int | None = None  # of forward mode, if inputs had tangents
         self._input_ids: frozenset[int] = frozenset()
         self._computed: dict[str, Any] = {}  # attributes with tensors that have no history
         self._tracked = False  # whether a derivative of the running `backward` will be taken
@@ -177,6 +180,9 @@ class FunctionContext:
 
     def _marked(self, value: Any, name: str) -> Any:
         node = self._node()
+        if self._level is not None and not self._in_jvp and node is not None:
+            if self._level == forward_ad.current_number():
+                raise RuntimeError(_no_history(name, node, "tangent"))
         if not self._tracked or not grad_mode.state.enabled or node is None:
             return value
         return _with_marks(value, name, node)
@@ -223,6 +229,15 @@ def _with_marks(value: Any, name: str, node: Node) -> Any:
     return value
 
 
+def _no_history(name: str, node: Node, what: str) -> str:
+    return (
+        f"[{node.name()}] {name} was computed in forward and is neither an input nor an "
+        f"output, so it has no {what}, and a second derivative through it would be wrong. "
+        "Return it as an output and save that, or compute it again in backward from saved "
+        "inputs; pass constants as arguments."
+    )
+
+
 class ComputedInForward(Node):
     """History of a tensor that was computed in `forward`: unknown, so it can only raise."""
 
@@ -231,12 +246,7 @@ class ComputedInForward(Node):
     def __init__(self, name: str, node: Node, tensor: Tensor) -> None:
         # The edges lead where the true history would, so that passes to the inputs come by.
         super().__init__(node.edges, (Spec(tensor._array.shape, tensor._dtype),))
-        self._message = (
-            f"[{node.name()}] {name} was computed in forward and is neither an input nor an "
-            "output, so it has no history, and a second derivative through it would be wrong. "
-            "Return it as an output and save that, or compute it again in backward from saved "
-            "inputs; pass constants as arguments."
-        )
+        self._message = _no_history(name, node, "history")
 
     def apply(self, grads: list[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
         """Raise."""
@@ -273,7 +283,7 @@ class FunctionNode(Node):
         inputs: Sequence[Any],
         given: int | None = None,
     ) -> None:
-        super().__init__([edge_of(x) if isinstance(x, Tensor) else None for x in inputs])
+        super().__init__([source_of(x) for x in inputs])
         self._name = name
         self.ctx = ctx
         self.formula = formula
@@ -305,7 +315,7 @@ class FunctionNode(Node):
         """Call the formula and check how much it returns."""
         ctx = self.ctx
         arguments = list(grads)
-        if ctx._materialize and (self.zeros or None in arguments):
+        if ctx._materialize and (self.zeros or any(x is None for x in arguments)):
             for number, spec in enumerate(self.outputs):
                 shape = self.zeros.get(number) if spec is None else spec
                 if arguments[number] is None and shape is not None:
@@ -317,8 +327,9 @@ class FunctionNode(Node):
             ctx._tracked = outer
         if not isinstance(results, (tuple, list)):
             results = (results,)
-        count = len(self.edges)
-        if len(results) == count and all(self.edges):
+        sources = self._sources
+        count = len(sources)
+        if len(results) == count and not any(s is None for s in sources):
             return list(results)  # one for each, and all are wanted
         if len(results) < self.given or any(x is not None for x in results[count:]):
             message = (
@@ -328,7 +339,7 @@ class FunctionNode(Node):
             raise RuntimeError(message)
         padded = [*results[:count], *[None] * (count - len(results))]
         # A gradient for an input that needs none is dropped unseen, as its type may be anything.
-        return [None if edge is None else x for edge, x in zip(self.edges, padded, strict=True)]
+        return [None if s is None else x for s, x in zip(sources, padded, strict=True)]
 
     def saves_result(self) -> bool:
         """Tell whether an output was saved."""
@@ -341,7 +352,7 @@ class FunctionNode(Node):
 
 def record_one(node: FunctionNode, output: Tensor) -> None:
     """Make `node` the history of its only output, a new differentiable tensor."""
-    node.outputs = (Spec(output._array.shape, output._dtype),)
+    node._outputs, node._shape, node._dtype = None, output._array.shape, output._dtype
     node.ctx._keep_for_one(node, output)
     output._grad_fn, output._output_nr, output._requires_grad = node, 0, True
 

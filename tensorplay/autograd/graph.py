@@ -39,6 +39,7 @@ __all__ = [
     "register_multi_grad_hook",
     "save_on_cpu",
     "saved_tensors_hooks",
+    "source_of",
 ]
 
 Grads = list[Tensor | None]
@@ -458,6 +459,21 @@ def edge_of(tensor: Tensor) -> Edge | None:
 
 # Edge(...) goes through Python code.
 _edge: Any = tuple.__new__
+
+
+def source_of(value: Any) -> Source:
+    """Return where the gradient of an argument goes, in the least form; None if nowhere.
+
+    A leaf stands for the node that adds to its ``grad``, a node for its first output.
+    """
+    if value.__class__ is not Tensor:
+        return edge_of(value) if isinstance(value, Tensor) else None
+    if value._base is not None:
+        value._synchronise()
+    node = value._grad_fn
+    if node is None:
+        return value if value._requires_grad else None
+    return _edge(Edge, (node, value._output_nr)) if value._output_nr else node
 
 
 def _as_edge(source: Source) -> Edge | None:
