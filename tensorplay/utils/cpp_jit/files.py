@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,22 @@ class _Tree:
     files: tuple[str, ...]
     options: Options
     backend: gpu.Backend | None
+
+    def others(self) -> Callable[[], toolchain.Compiler] | None:
+        """Return what finds the compilers that are needed besides that for C++."""
+        finders = [self.backend.find] if self.backend else []
+        if os.environ.get("CC") and any(Path(path).suffix.lower() == ".c" for path in self.files):
+            finders.append(toolchain.compiler_of_cc)
+        if not finders:
+            return None
+
+        def find() -> toolchain.Compiler:
+            found = [finder() for finder in finders]
+            return toolchain.Compiler(
+                found[0].command, "\n".join(compiler.identity for compiler in found)
+            )
+
+        return find
 
 
 def build_files(
@@ -107,8 +123,7 @@ def build_files(
         states = {"stateful": True, "unloadable": False}
         return {"signatures": {}, "docs": {}, "inputs": inputs, **states}
 
-    second = tree.backend.find if tree.backend else None
-    return find_or_build(name, request, chosen_cache(options), produce, facts, second)
+    return find_or_build(name, request, chosen_cache(options), produce, facts, tree.others())
 
 
 def _for_device(path: str) -> bool:
@@ -130,9 +145,9 @@ class _Tools:
     """What compiles the files of a tree."""
 
     compiler: toolchain.Compiler
-    c_compiler: toolchain.Compiler
     traits: Traits
     toolkit: cuda.Toolkit | None
+    cache: Cache
 
 
 def _compile_tree(
@@ -144,7 +159,7 @@ def _compile_tree(
 ) -> Product:
     common = support.common(cache, compiler)
     toolkit = tree.backend.toolkit() if tree.backend else None
-    tools = _Tools(compiler, toolchain.find_c_compiler(compiler), common.traits, toolkit)
+    tools = _Tools(compiler, common.traits, toolkit, cache)
     with ThreadPoolExecutor(jobs(len(tree.files))) as pool:
         parts = pool.map(
             lambda item: _compile_file(tree, item[0], item[1], target, tools, work),
@@ -215,8 +230,11 @@ def _compile_file(
             system_paths=support.include_paths(),
             dependencies=dependencies.name,
         )
-        compiler = tools.c_compiler if suffix == ".c" else tools.compiler
-        done = toolchain.run(compiler, arguments(tools.traits, job), work)
+        compiler, traits = tools.compiler, tools.traits
+        if suffix == ".c" and os.environ.get("CC", "").strip():
+            compiler = toolchain.compiler_of_cc()
+            traits = toolchain.traits(compiler, tools.cache.root)
+        done = toolchain.run(compiler, arguments(traits, job), work)
     if done.returncode:
         found = parse(done.output, Texts(path, {}))
         raise BuildError(

@@ -134,11 +134,15 @@ def _which(name: str, path: str) -> str | None:
     return shutil.which(name, path=path) if path else None
 
 
-def find_c_compiler(compiler: Compiler) -> Compiler:
-    """Return the compiler for C: that of ``CC``, else the one for C++."""
+def compiler_of_cc() -> Compiler:
+    """Return the compiler that ``CC`` names.
+
+    Raises
+    ------
+    MissingToolError
+        It is not on PATH.
+    """
     words = shlex.split(os.environ.get("CC", ""))
-    if not words:
-        return compiler
     path = os.environ.get("PATH", "")
     if found := _which(words[0], path):
         return _compiler((found, *words[1:]))

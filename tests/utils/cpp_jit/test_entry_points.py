@@ -266,3 +266,17 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
         patch.setenv("CC", "no-such-cc")
         with pytest.raises(cpp_jit.MissingToolError, match=r"no C compiler.*CC=no-such-cc"):
             cpp_jit.build("x", sources=monkey)
+
+
+def test_another_c_compiler_builds_c_files_again(tmp_path, monkeypatch):
+    wrapper = tmp_path / "my cc"
+    text = "double half(double v) { return v / DIVISOR; }\n"
+    (tmp_path / "half.c").write_text(text)
+    export = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(quarter, quarter);\n"
+    (tmp_path / "quarter.cc").write_text(HEADERS + USES_C + export)
+    monkeypatch.setenv("CC", f"'{wrapper}' -DX")
+    for divisor in (2, 4):
+        wrapper.write_text(f'#!/bin/sh\nexec cc -DDIVISOR={divisor} "$@"\n# {"x" * divisor}\n')
+        wrapper.chmod(0o755)
+        files = [tmp_path / "quarter.cc", tmp_path / "half.c"]
+        assert cpp_jit.load("cc", sources=files).quarter(16.0) == 16 / divisor**2

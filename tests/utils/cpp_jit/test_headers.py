@@ -9,6 +9,8 @@ import pytest
 
 from tensorplay.utils import cpp_jit
 from tensorplay.utils.cpp_jit import compile as compile_, support
+from tests.benchmarks.build import FOUR, SMALL, SOFTMAX
+from tests.utils.cpp_jit.test_load_inline import ALLOCATE, SCALE, THROWS
 
 KERNELS = r"""
 #include <string>
@@ -103,6 +105,69 @@ def rungs() -> dict[str, cpp_jit.Module]:
     return modules
 
 
+ROW = np.arange(6, dtype=np.float32)
+#: Sources of the other tests and of the benchmarks, and calls that reach their results and errors.
+TEXTS: dict[str, tuple[str, list[tuple[object, ...]]]] = {
+    "scale": (
+        SCALE,
+        [
+            ("scale_cpu", ROW, ROW, 2.0),
+            ("scale_cpu", ROW, ROW.astype(np.int64), 2.0),
+            ("scale_cpu", ROW.astype(np.int64), ROW, 2.0),
+            ("weighted_sum", ROW, 2.0, 1, "tag"),
+            ("weighted_sum", ROW, 2.0, 1, 5),
+            ("doubled", ROW),
+            ("doubled", None),
+            ("greet", "you"),
+            ("flip", True),
+            ("nothing",),
+            ("nothing", 1),
+        ],
+    ),
+    "allocate": (
+        ALLOCATE,
+        [
+            ("make", 3, 2, 32, 1),
+            ("make", 3, 2, 7, 1),
+            ("make", -1, 2, 32, 1),
+            ("make", 3, 2, 32, 2),
+        ],
+    ),
+    "throws": (
+        THROWS,
+        # An unknown value, and one that is no exception, would end the process in the engine's own
+        # macro; and standard exceptions are all RuntimeError there.
+        [
+            *(("thrower", which) for which in (4, 7, 8, 9, 10)),
+            ("dims", MATRIX, 1),
+            ("dims", MATRIX, 2),
+            ("dims", MATRIX, -3),
+        ],
+    ),
+    "small kernel": (SMALL, [("scale", ROW, ROW, 3.0), ("scale", ROW, ROW, "3")]),
+    "softmax": (
+        SOFTMAX,
+        [
+            *(("softmax", MATRIX, MATRIX, dim) for dim in (0, 1, -1, 2)),
+            ("softmax", MATRIX, MATRIX.astype(np.float64), 1),
+            ("softmax", MATRIX, ROW, 1),
+            ("softmax", MATRIX.T, MATRIX.T, 1),
+            ("softmax_backward", MATRIX, MATRIX, MATRIX, 0),
+        ],
+    ),
+    "four exports": (
+        FOUR,
+        [
+            ("fib", 12),
+            ("norm", np.arange(4.0)),
+            ("describe", MATRIX, "it"),
+            ("ramp", 4),
+            ("ramp", -1),
+        ],
+    ),
+}
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_each_set_of_headers_gives_the_same_results_and_errors(rungs, call):
     light = outcome(CALLS[call], rungs["light"])
@@ -111,6 +176,30 @@ def test_each_set_of_headers_gives_the_same_results_and_errors(rungs, call):
     if call != "thrown value":
         assert outcome(CALLS[call], rungs["stock"]) == light
     assert light is None or light != ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_kernel_of_these_tests_does_the_same_with_each_set_of_headers(text, monkeypatch):
+    source, calls = TEXTS[text]
+    exports = sorted({name for name, *_ in calls})
+    found = {}
+    for rung in ("light", "full", "stock"):
+        monkeypatch.setattr(compile_, "first_rung", lambda *_, rung=rung: rung)
+        name = f"suite_{text}_{rung}".replace(" ", "_")
+        made = cpp_jit.build_source(name, cpp_jit.Source(source), exports=exports)
+        assert made.rung == rung
+        module = made.load()
+        found[rung] = []
+        for name, *arguments in calls:
+            copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+            result = outcome(lambda m, n=name, c=copies: m[n](*c), module)
+            if hasattr(result, "numpy"):
+                result = result.numpy().tolist()
+            written = [c.tolist() for c in copies if isinstance(c, np.ndarray)]
+            found[rung].append((name, result, written))
+    assert found["full"] == found["light"]
+    assert found["stock"] == found["light"]
 
 
 FULL = r"""

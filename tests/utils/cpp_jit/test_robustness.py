@@ -136,23 +136,6 @@ def small_disk() -> Iterator[Path]:
             subprocess.run(["umount", "--lazy", folder], check=False)
 
 
-BUILD = """
-import sys, warnings
-from tensorplay.utils import cpp_jit
-cpp_jit.support.precompiled = lambda *args: None  # they would fill the disk by themselves
-for value in map(int, sys.argv[1:]):
-    text = f"int64_t f() {{ return {value}; }}"
-    try:
-        with warnings.catch_warnings(record=True) as notes:
-            warnings.simplefilter("always")
-            built = cpp_jit.build_source("disk", cpp_jit.Source(text), exports=["f"])
-            assert built.load().f() == value
-        print("cached" if built.cached else "built", *(str(note.message) for note in notes))
-    except cpp_jit.BuildError as error:
-        print("refused", error)
-"""
-
-
 def with_run_time_library(cache: Path, cache_folder: Path) -> dict[str, str]:
     """Return variables for a cache that holds what the test session built once."""
     cpp_jit.build_source("once", cpp_jit.Source("int64_t f() { return 0; }"), exports=["f"])

@@ -387,13 +387,23 @@ def test_the_engine_is_imported_on_first_use_and_brings_no_torch(tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')\n")
     code = (
         "import sys\n"
+        "import tensorplay as tp\n"
         "from tensorplay.utils import cpp_jit\n"
+        "text = cpp_jit.Source('double first(DLTensor* t) { return *(double*)t->data; }')\n"
+        "built = cpp_jit.build_source('no_torch', text, exports=['first'])\n"
         "assert 'tvm_ffi' not in sys.modules\n"
         "assert cpp_jit.is_available()\n"
         "assert 'tvm_ffi' in sys.modules and 'torch' not in sys.modules\n"
+        "assert built.load().first(tp.tensor([2.5], dtype=tp.float64)) == 2.5\n"
+        "assert 'torch' not in sys.modules\n"
+        "try:\n"
+        "    import torch\n"  # what was hidden is there again
+        "except SystemExit as error:\n"
+        "    print(error)\n"
     )
     done = run_python(code, PYTHONPATH=f"{REPOSITORY}{os.pathsep}{tmp_path}")
     assert done.returncode == 0, done.stderr
+    assert done.stdout == "torch was imported\n"
 
 
 def test_without_the_engine_the_error_says_how_to_install_it():
