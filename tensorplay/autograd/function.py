@@ -147,6 +147,8 @@ class Function:
         recording = grad_mode.state.enabled and any(ctx.needs_input_grad)
         with grad_mode.no_grad(), forward_ad.without_tangents(tensors) as tangents:
             output = cls._call(ctx, args, keywords)
+        if any(t is not None for t in tangents):
+            ctx._level = forward_ad.current_number()
         outputs = _finish(cls, ctx, inputs, given, output, recording=recording)
         if any(t is not None for t in tangents):
             _push_forward(cls, ctx, inputs, tensors, tangents, outputs)

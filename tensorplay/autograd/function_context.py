@@ -36,8 +36,8 @@ class FunctionContext:
         "_for_forward",
         "_freed",
         "_in_jvp",
-        "_level",
         "_input_ids",
+        "_level",
         "_materialize",
         "_node",
         "_non_differentiable",
@@ -180,9 +180,9 @@ class FunctionContext:
 
     def _marked(self, value: Any, name: str) -> Any:
         node = self._node()
-        if self._level is not None and not self._in_jvp and node is not None:
-            if self._level == forward_ad.current_number():
-                raise RuntimeError(_no_history(name, node, "tangent"))
+        dual = self._level is not None and self._level == forward_ad.current_number()
+        if dual and not self._in_jvp and node is not None:
+            raise RuntimeError(_no_history(name, node, "tangent"))
         if not self._tracked or not grad_mode.state.enabled or node is None:
             return value
         return _with_marks(value, name, node)

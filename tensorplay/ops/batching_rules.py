@@ -255,7 +255,9 @@ def _along(*operands: str, dim: str = "dim") -> Rule:
     """Work along one dimension of the operands, which lies further back."""
 
     def rule(call: Call) -> Any:
-        values = {name: _with_dimension(call, name) for name in operands if call[name] is not None}
+        values = {
+            name: _with_dimension(call, name) for name in operands if isinstance(call[name], Tensor)
+        }
         scalar = not call.ndim(operands[0])
         if call[dim] is None:
             raise NoRule

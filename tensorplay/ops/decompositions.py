@@ -17,6 +17,7 @@ import numpy as np
 
 from tensorplay import _dtype
 from tensorplay._tensor import Spec, Tensor
+from tensorplay.autograd.batched import elements
 from tensorplay.ops.linalg import matmul
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 from tensorplay.ops.systems import adjoint, check_matrices, lapack, solve_matrix
@@ -261,7 +262,7 @@ reduced_svd = Primitive(
 
 def _refuse_rest(where: str, advice: str, *grads: Any) -> None:
     for g in grads:
-        if g.is_meta or g._array.any():
+        if g.is_meta or elements(g).any():
             raise RuntimeError(
                 f"[{where}] the vectors that complete the basis are not unique, so that they have "
                 f"no gradient. Write {advice}."

@@ -8,6 +8,7 @@ import numpy as np
 
 from tensorplay import _dtype
 from tensorplay._tensor import Spec, Tensor
+from tensorplay.autograd.batched import elements
 from tensorplay.ops.elementwise import broadcast_shapes
 from tensorplay.ops.linalg import matmul
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
@@ -264,7 +265,7 @@ def _det_rule(A: Spec) -> Spec:
 def _cofactors(A: Any, out: Any) -> Any:
     """Return the derivative of the determinant by each element."""
     size = A.shape[-1]
-    if A.is_meta or not A.numel() or np.abs(out._array).min() > 0:
+    if A.is_meta or not A.numel() or np.abs(elements(out)).min() > 0:
         return out[..., None, None] * inv.apply((A,)).transpose(-2, -1)
     # Of singular matrices, by the singular values: all but one multiplied with each other.
     from tensorplay.ops.decompositions import reduced_svd

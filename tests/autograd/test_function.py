@@ -9,8 +9,10 @@ import weakref
 import pytest
 
 import tensorplay as tp
+from tensorplay import func
 from tensorplay.autograd import (
     Function,
+    functional,
     grad,
     gradcheck,
     gradgradcheck,
@@ -297,6 +299,59 @@ def test_value_computed_in_forward_raises_at_the_second_derivative():
     seed = tp.ones(3, dtype=tp.float64, requires_grad=True)
     (first,) = grad(Square.apply(x), x, seed, create_graph=True)
     assert grad(first.sum(), seed)[0].tolist() == (2 * x).tolist()
+
+
+class Attached(Function):
+    """Keeps what `forward` computed; all of its first derivatives are right."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mid = 2 * x
+        ctx.save_for_forward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.mid
+
+    @staticmethod
+    def jvp(ctx, t):
+        return 2 * t * ctx.saved_tensors[0]
+
+
+def attached(x):
+    return Attached.apply(x).sum()
+
+
+ONES = tp.ones(2, dtype=tp.float64)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        func.hessian(attached),
+        func.jacrev(func.grad(attached)),
+        lambda x: func.jvp(func.grad(attached), (x,), (ONES,)),
+        lambda x: func.jvp(lambda t: func.jvp(attached, (t,), (ONES,))[1], (x,), (ONES,)),
+        func.vmap(func.grad(func.grad(Attached.apply))),
+        lambda x: functional.hessian(attached, x, outer_jacobian_strategy="forward-mode"),
+        lambda x: functional.hessian(attached, x),
+        lambda x: gradgradcheck(
+            Attached.apply, (x.requires_grad_(),), check_fwd_over_rev=True,
+            check_rev_over_rev=False, check_undefined_grad=False,
+        ),
+    ],
+)  # fmt: skip
+def test_no_mode_misses_the_share_of_a_computed_value(second):
+    """Case B012: neither a history nor a tangent."""
+    x = tp.tensor([1.0, 2.0], dtype=tp.float64)
+    assert func.grad(attached)(x).tolist() == [2.0, 4.0]
+    assert func.jvp(attached, (x,), (ONES,))[1].item() == 6.0
+    assert func.vmap(func.grad(Attached.apply))(x).tolist() == [2.0, 4.0]
+    with pytest.raises(RuntimeError, match=r"ctx\.mid was computed in forward"):
+        second(x)
 
 
 def test_computed_values_are_found_in_containers_and_among_saved_tensors():

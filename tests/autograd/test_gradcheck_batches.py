@@ -8,6 +8,8 @@ import pytest
 
 import tensorplay as tp
 from tensorplay.autograd import Function, grad, gradcheck, gradcheck_report, gradgradcheck
+from tensorplay.ops import OPERATORS
+from tests.ops.sampling import cases, tensors_of
 
 
 def numbers(*shape, dtype=tp.float64):
@@ -240,3 +242,40 @@ def test_batches_change_no_verdict(dtype, monkeypatch):
         assert [p.cause for p in one.pairs] == [p.cause for p in two.pairs]
         for left, right in zip(one.pairs, two.pairs, strict=True):
             np.testing.assert_allclose(left.numerical, right.numerical, rtol=1e-7, atol=1e-7)
+
+
+def test_formulas_that_look_at_values_run_for_one_gradient_at_a_time(monkeypatch):
+    """A formula of ours may not take batches; then the check goes on as it would without."""
+    exp = OPERATORS["exp"]
+    formula = exp.vjp["input"].formula
+
+    def reading(g, s):
+        if g.sum().item() == 12345.0:
+            raise AssertionError
+        return formula(g, s)
+
+    monkeypatch.setattr(exp.vjp["input"], "formula", reading)
+    assert gradcheck(lambda x: (x * 1).exp() * x.sum(), (numbers(5),))
+
+
+@pytest.mark.parametrize(
+    "name", ["scatter", "linalg_qr", "linalg_svd", "linalg_det", "cumprod", "index_put", "gather"]
+)
+def test_checks_of_operators_end_with_a_verdict(name):
+    """Whatever way a batch of gradients takes through the formulas."""
+    for parameters in cases():
+        case = parameters.values[0]
+        if case.operator.name != name:
+            continue
+        given = [t for t in tensors_of(list(case.arguments)) if t.dtype is tp.float64]
+        if not given:
+            continue
+        leaves = [t.detach().clone().requires_grad_() for t in given]
+        places = {id(t): n for n, t in enumerate(given)}
+
+        def function(*xs, case=case, places=places):
+            return case.run(lambda x: xs[places[id(x)]] if id(x) in places else x)
+
+        report = gradcheck_report(function, tuple(leaves))
+        assert report.verdict != "error" or "RuntimeError" in report.message, report.to_text()
+        assert report.verdict in {"ok", "error"}, report.to_text()

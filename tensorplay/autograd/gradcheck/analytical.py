@@ -116,10 +116,19 @@ class Reverse:
         defined = [[False] * len(self.outputs) for _ in self.inputs]
         start = 0
         for output, wanted in enumerate(columns):
-            for first in range(0, len(wanted), self.together):
+            first = 0
+            while first < len(wanted):
                 chosen = wanted[first : first + self.together]
                 place = slice(start + first, start + first + len(chosen))
-                for number, block in enumerate(self._columns(output, chosen)):
+                try:
+                    blocks = self._columns(output, chosen)
+                except Exception:
+                    if self.together == 1:
+                        raise
+                    self.together = 1  # a formula looks at the values of its gradient
+                    continue
+                first += len(chosen)
+                for number, block in enumerate(blocks):
                     if block is not None:
                         if len(rows[number]) != block.shape[1]:
                             block = block[:, rows[number]]  # noqa: PLW2901 - a sample of it
@@ -152,7 +161,7 @@ class Reverse:
         """Return, per input, the gradients for some elements of an output, one per row."""
         count = len(chosen)
         cotangents: list[Tensor | None] = [None] * len(self.outputs)
-        if count == 1:
+        if self.together == 1:
             cotangents[output] = self._one_hot(output, int(chosen[0]))
             grads = self.vjp(cotangents)
             return [None if g is None else g._array.reshape(1, -1) for g in grads]
