@@ -107,6 +107,12 @@ class EntryReader:
             message = f"the schema has no namespace; write 'op: mylib::{text.strip()}'"
             raise self.error(message, "op")
         self.subject = schema.qualname
+        if schema.overload:
+            message = (
+                f"'{schema.name}.{schema.overload}' names an overload; an operator has a name of "
+                f"its own: write {schema.namespace}::{schema.name}_{schema.overload}"
+            )
+            raise self.error(message, "op")
         if keyword.iskeyword(schema.namespace):
             message = f"'{schema.namespace}' cannot be a namespace in Python; choose another name"
             raise self.error(message, "op")

@@ -100,7 +100,7 @@ class CellReader:
         seen: dict[str, OperatorSpec] = {}
         for made in operators:
             if made.opname in seen:
-                message = f"the name '{made.opname}' is declared twice in this cell"
+                message = f"the name '{made.opname}' is declared twice in this {cell.noun}"
                 raise cell.error(message, line=made.line, subject=made.name)
             seen[made.opname] = made
         functions: tuple[KernelSpec, ...] = ()

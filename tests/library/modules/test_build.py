@@ -219,6 +219,7 @@ not_callable = 3
         ("{x: [n, k],", "{x: [n],", "ops.yaml:9", ["make them agree"]),
         ("omod::mm(Tensor x,", "omod::mm(Tensor x, int n,", "a.cc:19:6", ["4 parameters"]),
         ("omod::square", "omod::softplus", "a.cc:2:6", ["2 parameters", "got 3"]),
+        ("softplus(", "softplus.out(", "ops.yaml:1", ["an overload", "omod::softplus_out"]),
         ("  doc:", " doc:", "ops.yaml:2:2", ["not valid YAML"]),
         ("- op: omod::multiply", "- 5\n- op: omod::multiply", "ops.yaml:1", ["list of entries"]),
         ("omod::multiply", "multiply", "ops.yaml:7", ["no namespace", "mylib::multiply"]),
