@@ -16,7 +16,6 @@ from tensorplay import (
     library as library,
     linalg,
     ops,
-    overrides as overrides,
     random,
     testing,
 )
@@ -194,7 +193,7 @@ __all__ = [
     "ones",
     "ones_like",
     "ops",
-    "overrides",
+    "overrides",  # noqa: F405 - imported when asked for
     "promote_types",
     "rand",
     "rand_like",
@@ -233,14 +232,19 @@ __all__ = [
 ]  # fmt: skip
 __all__ += _operator_names  # noqa: PLE0605 - names of operators
 
-# The namespace of the array API standard, which reads the names above, attaches itself to tensors,
-# and so do NumPy's protocols.
-from tensorplay import _numpy_protocol as _numpy_protocol, array_api  # noqa: E402
+# What NumPy and the array API standard ask of tensors attaches itself to them.
+from tensorplay import _numpy_protocol as _numpy_protocol  # noqa: E402
 
-__all__ += ["array_api"]
+__all__ += ["array_api"]  # noqa: F405 - imported when asked for
 
-
-_LATE = {"load": "load", "save": "save", "serialization": None}
+# Module and name in it, if that is no module itself.
+_LATE = {
+    "array_api": ("array_api", None),
+    "load": ("serialization", "load"),
+    "overrides": ("overrides", None),
+    "save": ("serialization", "save"),
+    "serialization": ("serialization", None),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -248,8 +252,9 @@ def __getattr__(name: str) -> Any:
     if name not in _LATE:
         message = f"module 'tensorplay' has no attribute {name!r}"
         raise AttributeError(message)
-    module = importlib.import_module("tensorplay.serialization")
-    found = module if _LATE[name] is None else getattr(module, name)
+    place, attribute = _LATE[name]
+    module = importlib.import_module(f"tensorplay.{place}")
+    found = module if attribute is None else getattr(module, attribute)
     globals()[name] = found
     return found
 

@@ -1,5 +1,6 @@
-"""NumPy's functions on tensors: ``np.exp(x)``, ``np.sum(x)`` and ``array + x`` give tensors.
+"""What NumPy and the array API standard ask of tensors.
 
+``np.exp(x)``, ``np.sum(x)`` and ``array + x`` give tensors.
 Where there is an operator, it answers, and is recorded. Everything else is computed by NumPy on the
 memory of the tensors, and refused where a gradient would be lost. Calls that say how NumPy is to
 compute (``out=``, ``where=``, ``dtype=``, ``casting=``) follow NumPy's rules for types.
@@ -16,7 +17,6 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._creation import as_tensor
 from tensorplay._methods import attach
-from tensorplay._numpy_functions import FUNCTIONS, INFORMATION, WRITERS
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.inplace import check_writable
@@ -230,6 +230,8 @@ def _array_function(
     """Answer NumPy's other functions; see the module's text."""
     if not all(issubclass(t, (Tensor, np.ndarray)) for t in types):
         return NotImplemented
+    from tensorplay._numpy_functions import FUNCTIONS, INFORMATION, WRITERS
+
     name = func.__name__
     ours = FUNCTIONS.get(func)
     if ours is not None:
@@ -254,5 +256,42 @@ def _bare(value: Any) -> Any:
     return value.detach().numpy() if isinstance(value, Tensor) else value
 
 
-attach("__array_ufunc__", _array_ufunc)
-attach("__array_function__", _array_function)
+# --- the array API standard -----------------------------------------------------------------------
+
+
+def _array_namespace(self: Tensor, /, *, api_version: str | None = None) -> Any:
+    """Return the namespace of the array API standard that works on tensors.
+
+    Raises
+    ------
+    ValueError
+        It is another version of the standard.
+    """
+    if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+        raise ValueError(
+            f"[__array_namespace__] argument 'api_version': expected '2024.12' or an older one, "
+            f"got {api_version!r}."
+        )
+    from tensorplay import array_api
+
+    return array_api
+
+
+def _to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
+    """Return this tensor on another device.
+
+    Raises
+    ------
+    ValueError
+        A stream is given: there are none.
+    """
+    if stream is not None:
+        raise ValueError("[to_device] argument 'stream': expected None, got a stream.")
+    return self.to(device)
+
+
+for _name, _function in {
+    "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
+    "__array_namespace__": _array_namespace, "to_device": _to_device,
+}.items():  # fmt: skip
+    attach(_name, _function)

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import tensorplay as tp
 from tensorplay import _array_api_fft, _device, _dtype, linalg as _linalg
-from tensorplay._methods import attach
 from tensorplay._tensor import Tensor
 from tensorplay.ops.arguments import SCALARS
 from tensorplay.ops.elementwise import result_type as _result_type
@@ -629,38 +628,3 @@ class _Info:
 def __array_namespace_info__() -> _Info:  # noqa: N807 - the standard's name
     """Return what the namespace can do."""
     return _Info()
-
-
-def _array_namespace(self: Tensor, /, *, api_version: str | None = None) -> Any:
-    """Return the namespace of the array API standard that works on tensors.
-
-    Raises
-    ------
-    ValueError
-        It is another version of the standard.
-    """
-    if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
-        raise ValueError(
-            f"[__array_namespace__] argument 'api_version': expected '2024.12' or an older one, "
-            f"got {api_version!r}."
-        )
-    import sys
-
-    return sys.modules[__name__]
-
-
-def _to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
-    """Return this tensor on another device.
-
-    Raises
-    ------
-    ValueError
-        A stream is given: there are none.
-    """
-    if stream is not None:
-        raise ValueError("[to_device] argument 'stream': expected None, got a stream.")
-    return self.to(device)
-
-
-attach("__array_namespace__", _array_namespace)
-attach("to_device", _to_device)
