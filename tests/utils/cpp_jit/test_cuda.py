@@ -206,6 +206,32 @@ def test_without_a_cuda_compiler_the_error_says_what_to_install(monkeypatch, tmp
         assert part in str(caught.value)
 
 
+@pytest.mark.usefixtures("plain_environment")
+def test_compilers_of_the_python_packages_are_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    packages = tmp_path / "nvidia"
+    monkeypatch.setattr(cuda, "package_folders", lambda: (packages,))
+    nvcc = script(packages / "cu13" / "bin" / "nvcc", "exit 0")
+    assert cuda.find_nvcc().command == (str(nvcc),)
+    library = packages / "cu13" / "lib" / "libnvrtc.so.13"
+    library.parent.mkdir()
+    for name in (library.name, "libnvrtc.alt.so.13", "libnvrtc-builtins.so.13.5"):
+        (library.parent / name).touch()
+    assert nvrtc.find_nvrtc() == library
+    assert nvrtc.version(library) == "13.5"
+    on_path = script(tmp_path / "nvcc", "exit 0")
+    assert cuda.find_nvcc().command == (str(on_path),)
+    home = script(tmp_path / "home" / "bin" / "nvcc", "exit 0")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+    assert cuda.find_nvcc().command == (str(home),)
+    monkeypatch.setattr(cuda, "package_folders", tuple)
+    toolkit = tmp_path / "home" / "lib64" / "libnvrtc.so.12"
+    toolkit.parent.mkdir()
+    toolkit.touch()
+    assert nvrtc.find_nvrtc() == toolkit
+    assert nvrtc.version(toolkit) == "unknown version"
+
+
 def test_registers_and_spills_are_read():
     first, second = cuda.kernels(PTXAS)
     assert first == {
