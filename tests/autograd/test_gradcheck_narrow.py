@@ -7,6 +7,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay.autograd import Function, gradcheck_report
+from tests.ops.sampling import cases, tensors_of
 
 NARROW = [tp.float32, tp.float16, tp.bfloat16]
 dtypes = pytest.mark.parametrize("dtype", NARROW, ids=str)
@@ -219,3 +220,35 @@ def test_a_half_precision_formula_of_a_function_of_all_types(factor):
 
     verdict = gradcheck_report(Half.apply, (point(tp.bfloat16),)).verdict
     assert verdict == ("ok" if factor == 1.0 else "inconclusive")
+
+
+@dtypes
+def test_outputs_without_a_gradient(dtype):
+    report = gradcheck_report(lambda x: x.argmax(), (point(dtype),))
+    assert report
+    assert any("no output is of a type" in note for note in report.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [tp.float64, tp.float32, tp.bfloat16], ids=str)
+def test_right_formulas_of_all_operators_are_not_accused(dtype):
+    accused, checked, seen = [], 0, set()
+    for parameters in cases():
+        case = parameters.values[0]
+        given = [t for t in tensors_of(list(case.arguments)) if t.dtype is tp.float64]
+        random = any(a.type.base == "Generator" for a in case.operator.schema.arguments)
+        if not given or random or (dtype is not tp.float64 and case.operator.name in seen):
+            continue
+        seen.add(case.operator.name)
+        leaves = [t.detach().to(dtype).clone().requires_grad_() for t in given]
+        places = {id(t): n for n, t in enumerate(given)}
+
+        def function(*xs, case=case, places=places):
+            return case.run(lambda x: xs[places[id(x)]] if id(x) in places else x)
+
+        report = gradcheck_report(function, tuple(leaves))
+        checked += report.verdict == "ok"
+        if report.verdict in {"wrong", "missing", "non_deterministic"}:
+            accused.append(f"{case.name}: {report.to_text()}")
+    assert not accused
+    assert checked > 100

@@ -66,6 +66,8 @@ def promoted(
     values: Matrix,
 ) -> Wide | None:
     """Return the function on float64 copies of the inputs, None if it does not take them."""
+    if not original.specs:
+        return None  # there is nothing to compare
     twins: dict[int, Tensor] = {}
     for leaf in leaves:
         tensor = leaf.tensor
