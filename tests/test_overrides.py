@@ -437,6 +437,21 @@ def test_mode_sees_functions_methods_operators_and_factories() -> None:
     assert len(seen) == 12
 
 
+def test_mode_sees_writes_and_conversions() -> None:
+    seen: list[str] = []
+    x = tp.ones(2)
+    with Names(seen):
+        x.add_(1)
+        x *= 2
+        x.exp_().copy_(x).fill_(3).zero_()
+        x.double().to(tp.int8)
+        x.uniform_()
+        x.unsqueeze_(0)
+        x.where(x > 0, x)
+    names = ["add_", "mul_", "exp_", "copy_", "fill_", "zero_", "double", "to", "uniform_"]
+    assert seen == [f"tensorplay.Tensor.{n}" for n in (*names, "unsqueeze_", "gt", "where")]
+
+
 def test_the_innermost_mode_is_asked_first() -> None:
     seen: list[str] = []
     with Names(seen, "outer "), Names(seen, "inner "):

@@ -11,6 +11,7 @@ from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.ops.arguments import SCALARS, reject
 from tensorplay.ops.dims import broadcasts_to, is_dense, strides_of
+from tensorplay.ops.dispatch import overridable_method
 from tensorplay.ops.elementwise import cast, check_held
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 from tensorplay.ops.writer import Writer
@@ -270,9 +271,9 @@ for _name, _d in {
     "short": _dtype.int16, "int": _dtype.int32, "long": _dtype.int64,
     "cfloat": _dtype.complex64, "cdouble": _dtype.complex128,
 }.items():  # fmt: skip
-    attach(_name, _type_method(_name, _d))
+    attach(_name, overridable_method(_type_method(_name, _d)))
 for _name, _function in {
     "to": _to, "cpu": _cpu, "type_as": _type_as, "contiguous": _contiguous_method,
     "copy_": _copy_, "fill_": _fill_, "zero_": _zero_,
 }.items():  # fmt: skip
-    attach(_name, _function)
+    attach(_name, overridable_method(_function))

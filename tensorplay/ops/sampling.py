@@ -14,7 +14,7 @@ from tensorplay import _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.arguments import SCALARS, as_plain, reject
-from tensorplay.ops.dispatch import overridable
+from tensorplay.ops.dispatch import overridable, overridable_method
 from tensorplay.ops.elementwise import broadcast_shapes, no_gradient
 from tensorplay.ops.primitive import Composite, Primitive, Sample
 
@@ -326,6 +326,6 @@ def _bernoulli_(self: Tensor, p: float = 0.5, *, generator: Any = None) -> Tenso
     return self.copy_(bernoulli.apply((self.detach(), p, generator)))
 
 
-attach("normal_", _normal_)
-attach("uniform_", _uniform_)
-attach("bernoulli_", _bernoulli_)
+attach("normal_", overridable_method(_normal_))
+attach("uniform_", overridable_method(_uniform_))
+attach("bernoulli_", overridable_method(_bernoulli_))

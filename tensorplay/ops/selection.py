@@ -16,7 +16,7 @@ from tensorplay.ops.arguments import reject
 from tensorplay.ops.arrangement import pad
 from tensorplay.ops.conversion import check_no_loss
 from tensorplay.ops.dims import broadcasts_to, wrap_dim
-from tensorplay.ops.dispatch import overridable
+from tensorplay.ops.dispatch import overridable, overridable_method
 from tensorplay.ops.elementwise import broadcast_shapes, cast, check_held, result_type
 from tensorplay.ops.movement import reshape
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
@@ -147,7 +147,7 @@ def _where_method(self: Tensor, condition: Any, other: Any) -> Any:
     return where.apply((condition, self, other))
 
 
-attach("where", _where_method)
+attach("where", overridable_method(_where_method))
 
 
 def _masked_fill_rule(x: Any, mask: Any, value: Any) -> Spec:

@@ -11,7 +11,7 @@ from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, contiguous_strides
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import reject
-from tensorplay.ops.dispatch import relabel
+from tensorplay.ops.dispatch import overridable_method, relabel
 from tensorplay.ops.movement import view
 from tensorplay.ops.strided import as_strided
 
@@ -139,7 +139,6 @@ def _set_(
     return self
 
 
-for _name, _function in {
-    "as_subclass": _as_subclass, "resize_": _resize_, "set_": _set_,
-}.items():  # fmt: skip
-    attach(_name, _function)
+attach("as_subclass", _as_subclass)
+attach("resize_", overridable_method(_resize_))
+attach("set_", overridable_method(_set_))
