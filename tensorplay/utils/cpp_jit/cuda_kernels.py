@@ -15,7 +15,7 @@ from pathlib import Path
 from tensorplay.utils.cpp_jit import cuda, nvrtc, support, toolchain
 from tensorplay.utils.cpp_jit.commands import base_flags
 from tensorplay.utils.cpp_jit.compile import Unit, c_string, texts_of
-from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, parse, render
+from tensorplay.utils.cpp_jit.diagnostics import Diagnostic, Texts, last_name, parse, render
 from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.source import Function, Parameter, Scan, scan
 from tensorplay.utils.cpp_jit.store import Cache, parse_dependencies
@@ -274,9 +274,7 @@ def symbols(log: str) -> dict[str, str]:
     """Return the symbols of kernels by the names in the text, from what ptxas writes."""
     found: dict[str, set[str]] = {}
     for symbol in re.findall(r"Compiling entry function '([^']+)'", log):
-        name = re.sub(r"\(anonymous namespace\)", "", cuda.demangled(symbol))
-        name = name.partition("(")[0].rpartition("::")[2]
-        found.setdefault(name, set()).add(symbol)
+        found.setdefault(last_name(symbol), set()).add(symbol)
     return {name: next(iter(all_)) for name, all_ in found.items() if len(all_) == 1}
 
 

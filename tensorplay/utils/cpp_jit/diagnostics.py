@@ -334,14 +334,14 @@ def _from_assembler(text: str, texts: Texts) -> _Draft:
     symbol = re.search(r"\b(?:[Ee]ntry )?[Ff]unction '(\w+)'", text)
     if symbol is None:
         return _Draft("", 0, None, "error", text)
-    name = _last_name(symbol[1])
+    name = last_name(symbol[1])
     place = texts.find(name)
     if place is None:
         return _Draft("", 0, None, "error", text)
     return _Draft(texts.own, *place, "error", text.replace(f"'{symbol[1]}'", f"`{name}`"))
 
 
-def _last_name(symbol: str) -> str:
+def last_name(symbol: str) -> str:
     """Return the function's own name in a mangled C++ symbol, or the symbol."""
     rest = re.sub(r"^_ZN?L?", "", symbol) if symbol.startswith("_Z") else ""
     name = symbol
