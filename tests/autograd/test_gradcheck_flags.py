@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -451,3 +453,20 @@ def test_inputs_that_share_memory_are_refused():
     both = rand(6).detach()
     even, odd = both[::2].requires_grad_(), both[1::2].requires_grad_()
     assert gradcheck(lambda x, y: x * y, (even, odd))
+
+
+def test_every_code_is_documented():
+    """Codes are for programs: what the modules can set is what the docstring lists."""
+    folder = Path(inspect.getfile(gradcheck)).parent
+    words = re.findall(r"``(\w+)``", gradcheck_report.__doc__)
+    verdicts = {"ok", "wrong", "missing", "non_deterministic", "not_differentiable_here",
+                "inconclusive", "error"}  # fmt: skip
+    source = "\n".join(file.read_text() for file in folder.glob("*.py"))
+    source = source.replace(gradcheck_report.__doc__, "")
+    for code in set(words) - verdicts:
+        assert f'"{code}"' in source, code
+    set_by = re.findall(r'\.fail\(\s*words\.\w+,\s*"(\w+)"', source)
+    set_by += re.findall(r'fail_all\(\s*words\.\w+,\s*"(\w+)"', source)
+    set_by += re.findall(r'_error_report\(\s*\w+,\s*"(\w+)"', source)
+    assert len(set(set_by)) > 8
+    assert set(set_by) <= set(words)

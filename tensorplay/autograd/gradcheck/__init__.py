@@ -218,9 +218,17 @@ def gradcheck_report(
 ) -> GradcheckReport:
     """Compare the gradients of `func` with central differences; every finding is in the report.
 
-    The parameters are those of `gradcheck`. Where the function or a formula raises, the verdict
-    is ``error``, with code ``bad_input`` (what the check was given), ``output_unstable`` (the
-    outputs change shape) or ``exception``.
+    The parameters are those of `gradcheck`. The codes of each verdict:
+
+    - ``wrong``: ``jacobian_mismatch``, ``forward_ad`` (the same by tangents), ``batched``,
+      ``not_linear_in_grad``, ``undefined_grad`` (a missing gradient is not taken for zeros),
+      ``shape``, ``dtype``, ``device`` (what a formula returned);
+    - ``missing``: ``missing_gradient``, ``no_formula``, ``no_forward_formula``;
+    - ``non_deterministic``: ``not_reentrant``, ``random``, ``stateful_forward``;
+    - ``not_differentiable_here``: ``not_differentiable``;
+    - ``inconclusive``: ``precision``, ``not_finite``;
+    - ``error``: ``bad_input`` (what the check was given), ``output_unstable`` (the outputs change
+      shape or type), ``exception`` (what the function or a formula raised).
 
     Raises
     ------

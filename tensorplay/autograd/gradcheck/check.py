@@ -69,7 +69,7 @@ def _check_reverse(state: State, outputs: Sequence[Tensor]) -> None:
         what = f"grad is incorrect {error.kind}"
         if error.kind == "size":
             what = "Analytical gradient has incorrect size"
-        code = {"size": "shape", "type": "dtype"}.get(error.kind, error.kind)
+        code = {"size": "shape", "type": "dtype", "device": "device"}[error.kind]
         state.fail_all(words.WRONG, code, f"{what}: {error}")
         state.cause = error
         return
