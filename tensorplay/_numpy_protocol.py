@@ -244,7 +244,17 @@ def _array_function(
     if func in INFORMATION:
         # Not about elements, so that nothing can be lost.
         return func(*_bare(args), **_bare(kwargs))
+    args, kwargs = _named_out(func, args, kwargs)
     return _by_numpy(name, func, args, kwargs, at=func in WRITERS)
+
+
+def _named_out(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the arguments with an ``out`` that stands among the positional ones by its name."""
+    names = list(_signature(func).parameters)
+    if "out" not in names or len(args) <= names.index("out"):
+        return args, kwargs
+    named = dict(zip(names, args, strict=False))
+    return args[: names.index("out")], {**kwargs, **dict(list(named.items())[names.index("out") :])}
 
 
 def _bare(value: Any) -> Any:

@@ -188,6 +188,23 @@ def test_out_is_written_and_returned() -> None:
     assert out.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, out: np.clip(x, 0.0, 2.0, out), lambda x, out: np.cumsum(x, 0, None, out),
+        lambda x, out: np.median(x[None], 0, out), lambda x, out: np.add(x, x, out),
+        lambda x, out: np.round(x, 1, out), lambda x, out: np.take(x, [0, 1, 2], 0, out),
+    ],
+)  # fmt: skip
+def test_out_by_position_counts_as_a_change_in_place(call) -> None:
+    x, out = tensor(3.0, 1.0, 2.0), tensor(0.0, 0.0, 0.0)
+    assert call(x, out) is out
+    assert out._version == 1
+    np.testing.assert_array_equal(out.numpy(), call(x.numpy(), np.zeros(3)))
+    with pytest.raises(RuntimeError, match="leaf"):
+        call(x, tensor(0.0, 0.0, 0.0, requires_grad=True))
+
+
 def test_out_that_may_not_be_written() -> None:
     leaf = tensor(1.0, 2.0, requires_grad=True)
     with pytest.raises(RuntimeError, match="leaf"):
