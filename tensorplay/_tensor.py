@@ -114,6 +114,12 @@ class VersionCounter:
         self.history = 0
 
 
+class InferenceCounter(VersionCounter):
+    """The counter of a tensor made in inference mode, by which the short ways know it."""
+
+    __slots__ = ()
+
+
 # Threads in inference mode: what they make is marked. Set by `autograd.grad_mode`. Numbers that no
 # thread has stand for other reasons why no call may take a short way.
 inference_threads: set[int] = set()
@@ -741,7 +747,7 @@ def _mark_inference(tensor: Tensor) -> None:
     """Mark a new tensor, if this thread is in inference mode."""
     if threading.get_ident() in inference_threads:
         tensor._inference = True
-        tensor._counter = VersionCounter()  # which tells the short ways to look twice
+        tensor._counter = InferenceCounter()
 
 
 def spec_of(tensor: Tensor) -> Spec:

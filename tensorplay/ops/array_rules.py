@@ -12,6 +12,8 @@ import linecache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from tensorplay import _dtype
 from tensorplay.ops.node import FIRST_IS_NUMBER, SECOND_IS_NUMBER, TENSOR
 from tensorplay.ops.operator import OPERATORS
@@ -35,6 +37,12 @@ class _Trace:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.functions: dict[str, Any] = {}
+        self.constants: list[Any] = []
+
+    def constant(self, number: Any) -> str:
+        """Return the name of a number, which the rule has as an array: NumPy is faster with it."""
+        self.constants.append(number)
+        return f"c{len(self.constants) - 1}"
 
     def step(self, text: str) -> _Symbol:
         name = f"t{len(self.lines)}"
@@ -47,14 +55,14 @@ class _Trace:
         if ufunc is None:
             raise _UntraceableError(operator)
         self.functions[operator] = ufunc
-        return self.step(f"{operator}({', '.join(_text(x) for x in operands)})")
+        return self.step(f"{operator}({', '.join(_text(self, x) for x in operands)})")
 
 
-def _text(operand: Any) -> str:
-    if isinstance(operand, (_Symbol, _Number)):
+def _text(trace: _Trace, operand: Any) -> str:
+    if isinstance(operand, _Number):
         return operand.name
     if type(operand) is int or type(operand) is float:
-        return repr(operand)
+        return trace.constant(operand)
     raise _UntraceableError(type(operand).__name__)
 
 
@@ -76,7 +84,7 @@ class _Number:
     __index__ = __float__ = __int__ = _refuse
 
     def _infix(self, sign: str, left: Any, right: Any) -> Any:
-        step = self.trace.step(f"{_text(left)} {sign} {_text(right)}")
+        step = self.trace.step(f"{_text(self.trace, left)} {sign} {_text(self.trace, right)}")
         if isinstance(left, _Symbol) or isinstance(right, _Symbol):
             return step
         return _Number(self.trace, step.name)
@@ -126,8 +134,10 @@ class _Symbol(_Number):
         return lambda *operands: self.trace.call(name, self, *operands)
 
 
-def _traced(primitive: Primitive, argument: str, rule: Vjp, number: int | None) -> Any:
-    """Return the rule that a formula makes, None if it makes none.
+def _traced(
+    primitive: Primitive, argument: str, rule: Vjp, number: int | None, d: _dtype.dtype
+) -> Any:
+    """Return the rule that a formula makes for arrays of type `d`, None if it makes none.
 
     `number` is the position of the argument that is a number.
     """
@@ -149,16 +159,18 @@ def _traced(primitive: Primitive, argument: str, rule: Vjp, number: int | None) 
         return None
     source = f"def rule(g, args, shapes, out):\n{''.join(trace.lines)}    return {result.name}\n"
     filename = f"<tensorplay gradient of {argument} of {primitive.name}, number at {number}>"
-    names = dict(trace.functions)
+    constants = {f"c{n}": np.asarray(c, d.numpy) for n, c in enumerate(trace.constants)}
+    names: dict[str, Any] = {**trace.functions, **constants}
     exec(compile(source, filename, "exec"), names)  # noqa: S102 - text that symbols wrote
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     return names["rule"]
 
 
-def array_rules(primitive: Primitive) -> list[list[Any]]:
-    """Return a list of rules for each way to pass numbers: none, the first, the second operand.
+def array_rules(primitive: Primitive, d: _dtype.dtype) -> list[list[Any]]:
+    """Return rules for arrays of type `d`: a list for each way to pass numbers.
 
-    A list has a rule, or None, for every tensor argument.
+    The ways are: no operand is one, the first, the second. A list has a rule, or None, for every
+    tensor argument.
     """
     rules = primitive.vjp or {}
     tensors = [primitive.names[i] for i, kind, _ in primitive.plan if kind == TENSOR]
@@ -172,6 +184,6 @@ def array_rules(primitive: Primitive) -> list[list[Any]]:
             elif primitive.ufunc is None:
                 row.append(None)
             else:
-                row.append(_traced(primitive, name, rule, pattern - 1 if pattern else None))
+                row.append(_traced(primitive, name, rule, pattern - 1 if pattern else None, d))
         found.append(row)
     return found

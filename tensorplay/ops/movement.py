@@ -47,6 +47,11 @@ def _quick_reshape(x: Any, rest: tuple[Any, ...]) -> Any:
     (shape,) = rest
     if shape.__class__ is not tuple:
         return None
+    for size in shape:
+        if size.__class__ is not int or size < 0:
+            break
+    else:
+        return x.reshape(shape), rest
     result = x.reshape(shape)
     found = result.shape
     # NumPy takes every negative size for -1.

@@ -288,7 +288,8 @@ class PrimitiveNode(Node):
         shapes, args, out = self._shapes, self._args, self._out
         if args is None or shapes.__class__ is list:
             return None
-        rules = self.primitive.known_array_rules or self.primitive.array_rules()
+        d = self._dtype
+        rules = self.primitive.known_array_rules.get(d) or self.primitive.array_rules(d)
         row = rules[shapes if shapes.__class__ is int else 0]
         if out is not None and (
             out.__class__ is not np.ndarray

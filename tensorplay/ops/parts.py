@@ -33,7 +33,10 @@ def _slice_rule(x: Spec, start: Ints, stop: Ints, step: Ints, shape: Ints) -> Sp
 
 
 def _quick_slice(x: Any, rest: tuple[Any, ...]) -> Any:
-    """Return what a key of numbers, slices with positive steps, None and Ellipsis says."""
+    """Return what a key of numbers, slices with positive steps and Ellipsis says.
+
+    For None NumPy makes dimensions with a stride of zero.
+    """
     (key,) = rest
     kind = key.__class__
     if kind is int:
@@ -44,7 +47,7 @@ def _quick_slice(x: Any, rest: tuple[Any, ...]) -> Any:
         return None
     for item in key:
         if (
-            item.__class__ is not int and item is not None and item is not Ellipsis
+            item.__class__ is not int and item is not Ellipsis
             and not (item.__class__ is slice and _is_basic(item))
         ):  # fmt: skip
             return None
@@ -65,15 +68,12 @@ def _is_basic(item: slice) -> bool:
 def _basic_plan(shape: Ints, key: Any) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the arguments of ``_slice`` for a key that `_quick_slice` took."""
     items = list(key) if isinstance(key, tuple) else [key]
-    fill = [slice(None)] * (len(shape) - sum(i is not None and i is not Ellipsis for i in items))
+    fill = [slice(None)] * (len(shape) - sum(i is not Ellipsis for i in items))
     place = items.index(Ellipsis) if Ellipsis in items else len(items)
     items[place : place + 1] = fill
     ranges: list[range] = []
     sizes: list[int] = []
     for item in items:
-        if item is None:
-            sizes.append(1)
-            continue
         size = shape[len(ranges)]
         if isinstance(item, slice):
             ranges.append(range(*item.indices(size)))

@@ -84,6 +84,8 @@ class Primitive(Operator):
         result of `impl`, of the same type, for calls that it knows; None, or an error, for all
         others. It silences NumPy's warnings itself (`quietly`). That of a view returns a pair: the
         result, and the other arguments as the converters would have them.
+    reduce
+        NumPy's ``reduce(array, None)`` for calls with the default arguments on few elements.
     complete
         ``complete(shape, key)`` gives all arguments, None for the tensor, where `quick` takes a key
         instead of them. The short way is then `by_key`, and not part of the function.
@@ -105,6 +107,7 @@ class Primitive(Operator):
         check_first: bool = True,
         ufunc: Callable[..., Any] | None = None,
         quick: Callable[..., Any] | None = None,
+        reduce: Callable[..., Any] | None = None,
         complete: Callable[..., tuple[Any, ...]] | None = None,
         **options: Any,
     ) -> None:
@@ -116,13 +119,14 @@ class Primitive(Operator):
         self.check_first = check_first
         self.ufunc = ufunc
         self.quick = quick
+        self.reduce = reduce
         self.complete = complete
         #: How an operator of a user runs inside of vmap; the built-in ones have theirs in a table.
         self.vmap_rule: Callable[..., Any] | None = None
         self._saves: dict[tuple[bool, ...], tuple[tuple[str, ...], bool]] = {}
         self.plan: list[tuple[int, int, Any]] = []
         self.by_key: Callable[..., Any] | None = None
-        self.known_array_rules: list[list[Any]] | None = None
+        self.known_array_rules: dict[_dtype.dtype, list[list[Any]]] = {}
         super().__init__(schema, doc, **options)
 
     def short_way(self) -> Callable[..., Any] | None:
@@ -153,13 +157,14 @@ class Primitive(Operator):
             self.by_key, short = short, None
         return short
 
-    def array_rules(self) -> list[list[Any]]:
-        """Return the derivative formulas on arrays; see `tensorplay.ops.array_rules`."""
-        if self.known_array_rules is None:
+    def array_rules(self, d: _dtype.dtype) -> list[list[Any]]:
+        """Return the derivative formulas on arrays of type `d`; see `ops.array_rules`."""
+        found = self.known_array_rules.get(d)
+        if found is None:
             from tensorplay.ops.array_rules import array_rules  # which looks operators up
 
-            self.known_array_rules = array_rules(self)
-        return self.known_array_rules
+            found = self.known_array_rules[d] = array_rules(self, d)
+        return found
 
     def all_arguments(self, args: Any) -> Any:
         """Return what a node keeps of the arguments, one for each."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from tensorplay import _dtype
 from tensorplay._quiet import quietly
-from tensorplay._tensor import Tensor, inference_threads as detours
+from tensorplay._tensor import InferenceCounter, Tensor, inference_threads as detours
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.graph import Edge, next_number
 from tensorplay.autograd.saved_tensors import INFERENCE_SAVED
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.primitive import Primitive
 
-__all__ = ["quick_call", "quick_write"]
+__all__ = ["quick_call", "quick_special", "quick_write"]
 
 FLOAT32: Final = _dtype.float32
 FLOAT64: Final = _dtype.float64
+# One by one, so many numbers can be added before the roundings count: float32 has 24 bits.
+MOST_OF_A_SMALL_SUM: Final = 1024
 # Several times faster than a call of the class.
 _new: Final[Callable[[], Tensor]] = functools.partial(object.__new__, Tensor)
 _new_node: Final[Callable[[], PrimitiveNode]] = functools.partial(object.__new__, PrimitiveNode)
@@ -51,13 +53,34 @@ def quick_call(primitive: Primitive) -> Callable[..., Any] | None:
         return (
             _of_arguments(primitive, primitive.ufunc, elementwise=True)
             if operands == 1
-            else _of_two(primitive, primitive.ufunc, elementwise=True)
+            else _of_two(primitive, primitive.ufunc, _miss, elementwise=True)
         )
     if primitive.quick is None:
         return None
     if all(kind == TENSOR for _, kind, _ in primitive.plan) and len(primitive.plan) == 2:
-        return _of_two(primitive, primitive.quick, elementwise=False)
+        return _of_two(primitive, primitive.quick, _miss, elementwise=False)
+    if primitive.view and primitive.vjp is not None:
+        return _of_view(primitive, primitive.quick)
     return _of_arguments(primitive, primitive.quick, elementwise=False)
+
+
+def _miss(*_: Any) -> None:
+    """Say that a call is none of the commonest."""
+
+
+def quick_special(primitive: Any, miss: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return a special method of two operands that calls `miss` for all but the commonest calls.
+
+    None if the operator has no short way of that kind.
+    """
+    tensors = [kind == TENSOR for _, kind, _ in getattr(primitive, "plan", ())]
+    if sum(tensors) != 2 or not all(tensors[:2]):
+        return None
+    if primitive.ufunc is not None:
+        return _of_two(primitive, primitive.ufunc, miss, elementwise=True)
+    if primitive.quick is not None and len(tensors) == 2:
+        return _of_two(primitive, primitive.quick, miss, elementwise=False)
+    return None
 
 
 def _what_to_save(primitive: Primitive, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -99,42 +122,49 @@ def _constant(number: Any, d: _dtype.dtype) -> Any:
 
 
 def _of_two(  # noqa: C901 - of what it returns
-    primitive: Primitive, function: Callable[..., Any], *, elementwise: bool
+    primitive: Primitive,
+    function: Callable[..., Any],
+    miss: Callable[..., Any],
+    *,
+    elementwise: bool,
 ) -> Callable[..., Any]:
-    """Return the short way of a function of two tensors, if elementwise also of a number."""
+    """Return the short way of a function of two tensors, if elementwise also of a number.
+
+    It returns ``miss(x, y)`` for other calls.
+    """
     mode, ndarray = grad_mode.state, np.ndarray
     differentiable = primitive.vjp is not None
     rest = tuple(primitive._defaults[a.name] for a in primitive.schema.arguments[2:])
     saves = [_what_to_save(primitive, (bool(n & 1), bool(n & 2))) for n in range(4)]
 
-    def call(x: Any, y: Any) -> Tensor | None:  # noqa: C901 - written out for speed
+    def call(x: Any, y: Any) -> Any:  # noqa: C901 - written out for speed
         if detours:
-            return None
+            return miss(x, y)
         pattern: Any = None
         if x.__class__ is Tensor:
             left, d = x._array, x._dtype
             if x._base is not None:
                 x._synchronise()
             if x._tangent is not None or left.__class__ is not ndarray:
-                return None
+                return miss(x, y)
             first = x._requires_grad
         elif elementwise and (x.__class__ is float or x.__class__ is int):
             if y.__class__ is not Tensor:
-                return None
+                return miss(x, y)
             d, first, pattern = y._dtype, False, FIRST_IS_NUMBER
             left = _constants.get((d, x))
             if left is None:
                 left = _constant(x, d)
         else:
-            return None
+            return miss(x, y)
         if d is not FLOAT32 and d is not FLOAT64:
-            return None
+            return miss(x, y)
         if y.__class__ is Tensor:
             right = y._array
             if y._base is not None:
                 y._synchronise()
             if y._dtype is not d or y._tangent is not None or right.__class__ is not ndarray:
-                return None
+                return miss(x, y)
             second = y._requires_grad
         elif elementwise and (y.__class__ is float or y.__class__ is int):
             second, pattern = False, SECOND_IS_NUMBER
@@ -142,14 +172,14 @@ def _of_two(  # noqa: C901 - of what it returns
             if right is None:
                 right = _constant(y, d)
         else:
-            return None
+            return miss(x, y)
         try:
             result = quietly(function, left, right) if elementwise else function(left, right)
         except _REFUSED:
-            return None
+            return miss(x, y)
         if result.__class__ is not ndarray:
             if result is None:
-                return None
+                return miss(x, y)
             result = np.array(result)  # a number; faster than asarray
         out = _new()
         out._array = result
@@ -205,6 +235,82 @@ def _of_two(  # noqa: C901 - of what it returns
     return call
 
 
+def _of_view(  # noqa: C901 - of what it returns
+    primitive: Primitive, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the short way of a view of a tensor, first, by other arguments."""
+    mode, ndarray = grad_mode.state, np.ndarray
+    again, shortened = primitive.replay, primitive.complete is not None
+
+    def call(x: Any, *rest: Any) -> Tensor | None:
+        if x.__class__ is not Tensor or detours:
+            return None
+        d = x._dtype
+        array = x._array
+        if (d is not FLOAT32 and d is not FLOAT64) or array.__class__ is not ndarray:
+            return None
+        if x._base is not None:
+            x._synchronise()
+        if x._tangent is not None:
+            return None
+        try:
+            found = function(array, rest)
+        except _REFUSED:
+            return None
+        if found is None:
+            return None
+        result, rest = found
+        memory = result.base
+        if memory is not array and (memory is None or memory is not array.base):
+            return None  # a copy, or one that only a closer look can tell from a view
+        counter = x._counter
+        if counter is None:
+            counter = x._shared_counter()
+        elif counter.__class__ is InferenceCounter:
+            return None
+        out = _new()
+        out._array = result
+        out._dtype = d
+        out._tangent = None
+        out._counter = counter
+        out._output_nr = 0
+        base = x._base
+        if base is None:
+            out._base = x
+            out._recipe = (again, (rest,), None)
+        elif x._recipe is not None:
+            out._base = base
+            out._recipe = (again, (rest,), x._recipe)
+        else:
+            out._base = out._recipe = None
+        if counter.history:
+            out._seen = counter.history
+        if not x._requires_grad or not mode.enabled:
+            out._requires_grad = False
+            out._grad_fn = None
+            return out
+        node = _new_node()
+        node.primitive = primitive
+        node.sequence = next_number()
+        source = x._grad_fn
+        if source is None:
+            source = x
+        elif x._output_nr:
+            source = _tuple(Edge, (source, x._output_nr))
+        node._sources = (source,)
+        node._shape = result.shape
+        node._dtype = d
+        node._extras = node._outputs = node._counter = node._out = node._versions = None
+        shape = array.shape
+        node._args = (shape if shortened else None, *rest)
+        node._shapes = (shape,)
+        out._grad_fn = node
+        out._requires_grad = True
+        return out
+
+    return call
+
+
 def _of_arguments(  # noqa: C901 - of what it returns
     primitive: Primitive, function: Callable[..., Any], *, elementwise: bool
 ) -> Callable[..., Any]:
@@ -217,8 +323,8 @@ def _of_arguments(  # noqa: C901 - of what it returns
     defaults = tuple(primitive._defaults.get(a.name, ...) for a in primitive.schema.arguments[1:])
     save_x, save_out = _what_to_save(primitive, (True,))
     convert = [extra for _, _, extra in primitive.plan[1:]]
-    view, again = primitive.view, primitive.replay
-    shortened = primitive.complete is not None
+    reduce = primitive.reduce
+    plain = (None, *defaults)
     # Of NumPy's own functions the type is known.
     casts = elementwise and not isinstance(function, np.ufunc)
 
@@ -234,22 +340,24 @@ def _of_arguments(  # noqa: C901 - of what it returns
         if x._tangent is not None:
             return None
         try:
-            result = quietly(function, array) if elementwise else function(array, rest)
+            if elementwise:
+                result = quietly(function, array)
+            elif reduce is not None and array.size <= MOST_OF_A_SMALL_SUM and rest == defaults:
+                result = quietly(reduce, array, None)
+            else:
+                result = function(array, rest)
         except _REFUSED:
             return None
         if result.__class__ is not ndarray:
             if result is None:
                 return None
-            if view:
-                result, rest = result
-            else:
-                result = np.array(result)  # a number; faster than asarray
+            result = np.array(result)  # a number; faster than asarray
         if casts and result.dtype is not d.numpy:
             result = result.astype(d.numpy)
         records = differentiable and x._requires_grad and mode.enabled
         if elementwise:
             rest = defaults
-        elif records and not view and rest != defaults:
+        elif records and rest != defaults:
             # As the long way has them: what people pass may be changed later.
             rest = tuple([c(v) for c, v in zip(convert, rest, strict=True)])
         out = _new()
@@ -257,23 +365,6 @@ def _of_arguments(  # noqa: C901 - of what it returns
         out._dtype = d
         out._tangent = out._base = out._recipe = out._counter = None
         out._output_nr = 0
-        if view:
-            memory = result.base
-            if (memory is array or memory is array.base) and memory is not None:
-                counter = x._counter
-                if counter is None:
-                    counter = x._shared_counter()
-                elif x._inference:
-                    return None
-                out._counter = counter
-                if x._base is None:
-                    out._base, out._recipe = x, (again, (rest,), None)
-                elif x._recipe is not None:
-                    out._base, out._recipe = x._base, (again, (rest,), x._recipe)
-                if counter.history:
-                    out._seen = counter.history
-            elif result is array or np.may_share_memory(result, array):
-                return None
         if not records:
             out._requires_grad = False
             out._grad_fn = None
@@ -291,10 +382,10 @@ def _of_arguments(  # noqa: C901 - of what it returns
         node._dtype = d
         node._extras = node._outputs = node._counter = None
         node._out = result if save_out else None
-        if shortened:
-            node._args = (array.shape, *rest)
+        if save_x:
+            node._args = (x, *rest)
         else:
-            node._args = (x if save_x else None, *rest)
+            node._args = plain if rest == defaults else (None, *rest)
         if not save_x:
             node._versions = None
         else:
@@ -345,7 +436,7 @@ def quick_write(  # noqa: C901 - of what it returns
         counter = x._counter
         if counter is None:
             counter = x._shared_counter()
-        elif x._inference:
+        elif counter.__class__ is InferenceCounter:
             return None
         try:
             if rest == defaults:

@@ -21,6 +21,7 @@ from tensorplay.ops.elementwise import conj_of, no_gradient
 from tensorplay.ops.joining import cat
 from tensorplay.ops.piecewise import maximum, minimum
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
+from tensorplay.ops.quick import MOST_OF_A_SMALL_SUM
 
 __all__ = [
     "WIDER",
@@ -198,9 +199,6 @@ WIDER: Final[dict[Any, Any]] = {
     np.dtype(np.complex64): np.dtype(np.complex128),
 }
 
-# One by one, so many numbers can be added before the roundings count: float32 has 24 bits.
-_FEW: Final = 1024
-
 
 def add_up(
     x: Any, axes: tuple[int, ...], keepdim: bool = False, requested: dtype | None = None
@@ -213,7 +211,12 @@ def add_up(
     add: Any = np.add.reduce
     working = working_type(x, requested)
     wider = WIDER.get(working)
-    if wider is not None and x.size and _count(x, axes) > _FEW and not _along_memory(x, axes):
+    if (
+        wider is not None
+        and x.size
+        and _count(x, axes) > MOST_OF_A_SMALL_SUM
+        and not _along_memory(x, axes)
+    ):
         return add(x, axis=axes, keepdims=keepdim, dtype=wider).astype(working)
     return add(x, axis=axes, keepdims=keepdim, dtype=working)
 
@@ -233,8 +236,8 @@ def _few(x: Any, dim: Any, keepdim: Any, requested: Any) -> Any:
     if requested is not None or (keepdim is not False and keepdim is not True):
         return False
     if dim is None:
-        return None if x.size <= _FEW or x.flags.forc else False
-    if x.size > _FEW or x.ndim == 0:
+        return None if x.size <= MOST_OF_A_SMALL_SUM or x.flags.forc else False
+    if x.size > MOST_OF_A_SMALL_SUM or x.ndim == 0:
         return False
     if dim.__class__ is tuple and len(dim) == 1:
         dim = dim[0]
@@ -246,8 +249,6 @@ _add: Final = np.add.reduce
 
 def _quick_sum(x: Any, rest: tuple[Any, ...]) -> Any:
     dim, keepdim, requested = rest
-    if dim is None and keepdim is False and requested is None and x.size <= _FEW:
-        return quietly(_add, x, None)  # the commonest
     axis = _few(x, dim, keepdim, requested)
     return None if axis is False else quietly(_add, x, axis, None, None, keepdim)
 
@@ -267,7 +268,7 @@ def _spread_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
     _, dim, keepdim, *_ = args
     if not keepdim and dim:
         g = g.reshape(_reduced(shape, axes_of("", dim, len(shape)), keepdim=True))
-    if math.prod(shape) > _FEW:
+    if math.prod(shape) > MOST_OF_A_SMALL_SUM:
         return np.broadcast_to(g, shape)
     result = np.empty(shape, g.dtype)  # a broadcast view takes longer to make
     result[...] = g
@@ -288,6 +289,7 @@ sum_ = reduction(
     vjp=Vjp(_spread, arrays=_spread_array),
     jvp="linear",
     quick=_quick_sum,
+    reduce=_add,
 )
 
 mean = reduction(

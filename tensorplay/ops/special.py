@@ -15,6 +15,7 @@ from tensorplay.ops.dispatch import (
     has_override,
     protocol,
 )
+from tensorplay.ops.quick import quick_special
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,21 +64,17 @@ def _unary(operator: Operator, public: Any) -> Callable[..., Any]:
 
 
 def _plain(operator: Operator, name: str, public: Any) -> Callable[..., Any]:
-    short = operator._short or (lambda *_: None)
     rest = _rest(operator)
     reflected = f"__r{name[2:]}"
 
     def special(self: Tensor, other: Any) -> Any:
-        result = short(self, other)
-        if result is not None:
-            return result
         if not isinstance(other, OPERAND):
             return _foreign(operator, public, (self, other, *rest), other, reflected)
         if protocol.on:
             return operator.redirect(public, operator.apply, (self, other, *rest))
         return operator.apply((self, other, *rest))
 
-    return special
+    return quick_special(operator, special) or special
 
 
 def _reflected(operator: Operator, name: str, public: Any) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import tensorplay as tp
 from tensorplay import _quiet
@@ -235,6 +235,9 @@ INDICES = st.one_of(
     key=st.one_of(INDICES, st.lists(INDICES, max_size=4).map(tuple)),
     recorded=st.booleans(),
 )
+@example(shape=(), key=(None,), recorded=True)
+@example(shape=(2, 3), key=(..., None, 1), recorded=True)
+@example(shape=(0, 2), key=(slice(3, 1), -1), recorded=True)
 def test_keys(shape: tuple[int, ...], key: Any, recorded: bool) -> None:
     values = np.arange(np.prod(shape, dtype=int), dtype=np.float64).reshape(shape)
     x = tp.from_numpy(values).requires_grad_(recorded)
