@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 
 from tensorplay import _native
-from tensorplay._methods import attach
 from tensorplay._dtype import DTYPES
+from tensorplay._methods import attach
 from tensorplay._tensor import Tensor, inference_threads, wrap
 from tensorplay.autograd import grad_mode
 
@@ -329,7 +329,6 @@ def from_numpy(array: Any) -> Tensor:
 
 attach("__dlpack__", _dlpack)
 attach("__dlpack_device__", _dlpack_device)
-
 
 
 def _words() -> list[tuple[Any, Any, int, int]]:
