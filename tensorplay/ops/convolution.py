@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -114,6 +115,22 @@ def _forward(x: Any, w: Any, stride: Ints, padding: Ints, dilation: Ints, groups
     return out.reshape(batch, channels, *counts).astype(x.dtype, copy=False)
 
 
+@functools.lru_cache(maxsize=64)
+def _reach(kernel: Ints, counts: Ints, stride: Ints, dilation: Ints) -> list[tuple[Any, Any]]:
+    """Return, per place of the kernel, the elements it meets in all windows, and its own index.
+
+    Elements that one place meets do not overlap.
+    """
+    found: list[tuple[Any, Any]] = []
+    for place in np.ndindex(*kernel):
+        there = (
+            slice(k * d, k * d + s * (n - 1) + 1, s)
+            for k, d, s, n in zip(place, dilation, stride, counts, strict=True)
+        )
+        found.append(((..., *there), (slice(None), slice(None), *place)))
+    return found
+
+
 def _to_input(
     y: Any, w: Any, size: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Any:
@@ -122,13 +139,7 @@ def _to_input(
     full = [n + 2 * p for n, p in zip(size[2:], padding, strict=True)]
     out = np.zeros((batch, channels, *full), wide.dtype)
     turned, rows = _filters(filters, groups).transpose(0, 2, 1), _by_group(wide, groups)
-    reach: list[tuple[Any, Any]] = []
-    for place in np.ndindex(*kernel):  # elements of one place of the kernel do not overlap
-        there = (
-            slice(k * d, k * d + s * (n - 1) + 1, s)
-            for k, d, s, n in zip(place, dilation, stride, counts, strict=True)
-        )
-        reach.append(((..., *there), (slice(None), slice(None), *place)))
+    reach = _reach(tuple(kernel), tuple(counts), tuple(stride), tuple(dilation))
     for part in _portions(batch, channels * math.prod(kernel) * math.prod(counts)):
         found = np.matmul(turned, rows[part])
         found = found.reshape(len(found), channels, *kernel, *counts)
