@@ -298,23 +298,19 @@ class PrimitiveNode(Node):
             return None
         versions = self._versions
         if versions is not None:
-            arrays = []
-            for position, value in enumerate(args):
-                if value.__class__ is Tensor:
-                    counter = value._counter
-                    version = 0 if counter is None else counter.value
-                    if value._tangent is not None or version != (
-                        versions[position] if versions else 0
-                    ):
-                        return None
-                    arrays.append(value._array)
-                elif value.__class__ is SavedTensor:
-                    return None
-                else:
-                    arrays.append(value)
-            args = arrays
+            args = _arrays_of(args, versions)
+            if args is None:
+                return None
+        sources = self._sources
+        if wanted is None and len(sources) == 1 and row[0] is not None:  # written out: the most
+            result = row[0](grad, args, shapes, out)
+            if result is None:
+                return None
+            if not retain and (versions is not None or out is not None):
+                self._args = self._out = None
+            return (result if result.__class__ is np.ndarray else np.asarray(result),)
         results: list[Any] = []
-        for rule, source in zip(row, self._sources):  # noqa: B905 - one each; faster
+        for rule, source in zip(row, sources):  # noqa: B905 - one each; faster
             if source is None or (wanted is not None and target_of(source)[0] not in wanted):
                 results.append(None)
                 continue
@@ -329,6 +325,26 @@ class PrimitiveNode(Node):
         if not retain:
             self.release()
         return results
+
+
+def _arrays_of(args: Any, versions: Any) -> list[Any] | None:
+    """Return arrays for the tensors that a short way kept, None if one is more than its elements.
+
+    Or if it was written since, which the formulas on tensors refuse.
+    """
+    arrays = []
+    for position, value in enumerate(args):
+        if value.__class__ is Tensor:
+            counter = value._counter
+            version = 0 if counter is None else counter.value
+            if value._tangent is not None or version != (versions[position] if versions else 0):
+                return None
+            arrays.append(value._array)
+        elif value.__class__ is SavedTensor:
+            return None
+        else:
+            arrays.append(value)
+    return arrays
 
 
 def _is_packed(value: Any) -> bool:

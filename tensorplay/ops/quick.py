@@ -36,6 +36,7 @@ FLOAT32: Final = _dtype.float32
 FLOAT64: Final = _dtype.float64
 # One by one, so many numbers can be added before the roundings count: float32 has 24 bits.
 MOST_OF_A_SMALL_SUM: Final = 1024
+_NOTHING: Final = (None,)
 # Several times faster than a call of the class.
 _new: Final[Callable[[], Tensor]] = functools.partial(object.__new__, Tensor)
 _new_node: Final[Callable[[], PrimitiveNode]] = functools.partial(object.__new__, PrimitiveNode)
@@ -135,6 +136,7 @@ def _of_two(  # noqa: C901 - of what it returns
     mode, ndarray = grad_mode.state, np.ndarray
     differentiable = primitive.vjp is not None
     rest = tuple(primitive._defaults[a.name] for a in primitive.schema.arguments[2:])
+    plain = (None, None, *rest)
     saves = [_what_to_save(primitive, (bool(n & 1), bool(n & 2))) for n in range(4)]
 
     def call(x: Any, y: Any) -> Any:  # noqa: C901 - written out for speed
@@ -215,11 +217,14 @@ def _of_two(  # noqa: C901 - of what it returns
         node._dtype = d
         node._extras = node._outputs = node._counter = node._versions = None
         node._out = result if save_out else None
+        if pattern is None and not save_x and not save_y:
+            node._args = plain
+        else:
+            left = x if save_x or pattern is FIRST_IS_NUMBER else None
+            right = y if save_y or pattern is SECOND_IS_NUMBER else None
+            node._args = (left, right) + rest if rest else (left, right)  # noqa: RUF005 - faster
         if save_x or save_y:
             node._versions = 0
-        left = x if save_x or pattern is FIRST_IS_NUMBER else None
-        right = y if save_y or pattern is SECOND_IS_NUMBER else None
-        node._args = (left, right, *rest) if rest else (left, right)
         if (save_x and left.__class__ is Tensor and x._counter is not None) or (
             save_y and right.__class__ is Tensor and y._counter is not None
         ):
@@ -302,7 +307,7 @@ def _of_view(  # noqa: C901 - of what it returns
         node._dtype = d
         node._extras = node._outputs = node._counter = node._out = node._versions = None
         shape = array.shape
-        node._args = (shape if shortened else None, *rest)
+        node._args = ((shape,) if shortened else _NOTHING) + rest
         node._shapes = (shape,)
         out._grad_fn = node
         out._requires_grad = True
@@ -342,7 +347,11 @@ def _of_arguments(  # noqa: C901 - of what it returns
         try:
             if elementwise:
                 result = quietly(function, array)
-            elif reduce is not None and array.size <= MOST_OF_A_SMALL_SUM and rest == defaults:
+            elif (
+                (usual := rest == defaults)
+                and reduce is not None
+                and array.size <= MOST_OF_A_SMALL_SUM
+            ):
                 result = quietly(reduce, array, None)
             else:
                 result = function(array, rest)
@@ -357,7 +366,7 @@ def _of_arguments(  # noqa: C901 - of what it returns
         records = differentiable and x._requires_grad and mode.enabled
         if elementwise:
             rest = defaults
-        elif records and rest != defaults:
+        elif records and not usual:
             # As the long way has them: what people pass may be changed later.
             rest = tuple([c(v) for c, v in zip(convert, rest, strict=True)])
         out = _new()
@@ -385,7 +394,7 @@ def _of_arguments(  # noqa: C901 - of what it returns
         if save_x:
             node._args = (x, *rest)
         else:
-            node._args = plain if rest == defaults else (None, *rest)
+            node._args = plain if elementwise or usual else (None, *rest)
         if not save_x:
             node._versions = None
         else:
