@@ -17,7 +17,7 @@ from tensorplay.ops.primitive import Primitive, Sample, Vjp
 from tensorplay.ops.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tensorplay._dtype import dtype
 
@@ -272,8 +272,9 @@ for _name, _d in {
     "cfloat": _dtype.complex64, "cdouble": _dtype.complex128,
 }.items():  # fmt: skip
     attach(_name, overridable_method(_type_method(_name, _d)))
-for _name, _function in {
+_METHODS: dict[str, Callable[..., Any]] = {
     "to": _to, "cpu": _cpu, "type_as": _type_as, "contiguous": _contiguous_method,
     "copy_": _copy_, "fill_": _fill_, "zero_": _zero_,
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _function in _METHODS.items():
     attach(_name, overridable_method(_function))

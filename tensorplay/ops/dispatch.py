@@ -42,6 +42,7 @@ __all__ = [
 FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
 
 HOOK: Final = "__tensorplay_function__"
+COMMON: Final = frozenset({Tensor, int, float, bool, str, type(None)})  # these answer nothing
 
 
 class OverriddenError(TypeError):
@@ -279,7 +280,7 @@ def _asking(function: FunctionT, run: Callable[..., Any]) -> FunctionT:
             relevant = (*args, *kwargs.values())
             return redirect(wrapper, lambda: run(*args, **kwargs), relevant, args, kwargs)
         for value in args:
-            if has_override(value):
+            if type(value) not in COMMON and has_override(value):
                 return redirect(wrapper, lambda: run(*args, **kwargs), args, args, kwargs)
         return function(*args, **kwargs)
 
