@@ -6,6 +6,8 @@
 // raises BufferError, and the Python side says what to write instead.
 #include "native.h"
 
+#include <structmember.h>  // PyMemberDef, which Python.h has from 3.12 on
+
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
 
@@ -27,12 +29,49 @@ PyObject* grad_state = nullptr;
 PyObject* inference_threads = nullptr;  // a set; empty means that new tensors need no mark
 std::vector<KnownType> known_types;
 
-PyObject* name_array = nullptr;
-PyObject* name_base = nullptr;
-PyObject* name_dtype = nullptr;
 PyObject* name_enabled = nullptr;
-PyObject* name_requires_grad = nullptr;
 PyObject* name_synchronise = nullptr;
+
+// An attribute of a tensor: a slot of the class, read and set where it lies in a plain tensor. A
+// subclass may have a property in its place, so there it is asked for by name.
+struct Slot {
+  const char* text;
+  PyObject* name = nullptr;
+  Py_ssize_t offset = 0;
+
+  PyObject*& of(PyObject* tensor) const {
+    return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(tensor) + offset);
+  }
+
+  PyObject* get(PyObject* tensor) const {  // a new reference, or null with an error set
+    PyObject* found = Py_TYPE(tensor) == tensor_type ? of(tensor) : nullptr;
+    return found != nullptr ? Py_NewRef(found) : PyObject_GetAttr(tensor, name);
+  }
+
+  bool place(PyTypeObject* type) {  // find where it lies; false with an error set
+    PyObject* descriptor = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), name);
+    if (descriptor == nullptr) return false;
+    const bool is_slot = Py_TYPE(descriptor) == &PyMemberDescr_Type;
+    if (is_slot) offset = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->offset;
+    Py_DECREF(descriptor);
+    if (!is_slot) PyErr_Format(PyExc_TypeError, "expected a slot of %s: %s", type->tp_name, text);
+    return is_slot;
+  }
+};
+
+Slot slot_array{"_array"};
+Slot slot_base{"_base"};
+Slot slot_counter{"_counter"};
+Slot slot_dtype{"_dtype"};
+Slot slot_grad_fn{"_grad_fn"};
+Slot slot_output_nr{"_output_nr"};
+Slot slot_recipe{"_recipe"};
+Slot slot_requires_grad{"_requires_grad"};
+Slot slot_tangent{"_tangent"};
+Slot* const slots[] = {&slot_array,   &slot_base,      &slot_counter, &slot_dtype,
+                       &slot_grad_fn, &slot_output_nr, &slot_recipe,  &slot_requires_grad,
+                       &slot_tangent};
+PyObject* zero = nullptr;
 
 // --- element types ---------------------------------------------------------------------------
 
@@ -71,14 +110,8 @@ const KnownType* find(DLDataType word) {
 
 // --- out -------------------------------------------------------------------------------------
 
-// Plain tensors keep their attributes as any object does; subclasses may have properties.
-PyObject* attribute(PyObject* tensor, PyObject* name) {
-  return Py_TYPE(tensor) == tensor_type ? PyObject_GenericGetAttr(tensor, name)
-                                        : PyObject_GetAttr(tensor, name);
-}
-
 bool needs_no_gradient(PyObject* tensor) {
-  PyObject* wanted = attribute(tensor, name_requires_grad);
+  PyObject* wanted = slot_requires_grad.get(tensor);
   if (wanted == nullptr) return false;
   const bool requires_grad = wanted == Py_True;
   Py_DECREF(wanted);
@@ -97,7 +130,7 @@ bool needs_no_gradient(PyObject* tensor) {
 
 // Return the array of a tensor as a new reference, or null with BufferError set.
 PyArrayObject* array_of(PyObject* tensor) {
-  PyObject* base = attribute(tensor, name_base);
+  PyObject* base = slot_base.get(tensor);
   if (base == nullptr) return nullptr;
   const bool is_view = base != Py_None;
   Py_DECREF(base);
@@ -107,7 +140,7 @@ PyArrayObject* array_of(PyObject* tensor) {
     Py_DECREF(done);
   }
   if (!needs_no_gradient(tensor)) return nullptr;
-  PyObject* array = attribute(tensor, name_array);
+  PyObject* array = slot_array.get(tensor);
   if (array == nullptr) return nullptr;
   if (!PyArray_Check(array)) {
     Py_DECREF(array);
@@ -196,11 +229,11 @@ PyObject* new_tensor(PyObject* array, PyObject* dtype) {
   if (PySet_GET_SIZE(inference_threads) != 0) return PyObject_CallOneArg(wrap, array);
   PyObject* made = tensor_type->tp_alloc(tensor_type, 0);
   if (made == nullptr) return nullptr;
-  if (PyObject_GenericSetAttr(made, name_array, array) != 0 ||
-      PyObject_GenericSetAttr(made, name_dtype, dtype) != 0) {
-    Py_DECREF(made);
-    return nullptr;
-  }
+  for (const Slot* slot : slots) slot->of(made) = Py_NewRef(Py_None);
+  Py_SETREF(slot_array.of(made), Py_NewRef(array));
+  Py_SETREF(slot_dtype.of(made), Py_NewRef(dtype));
+  Py_SETREF(slot_output_nr.of(made), Py_NewRef(zero));
+  Py_SETREF(slot_requires_grad.of(made), Py_NewRef(Py_False));
   return made;
 }
 
@@ -318,6 +351,9 @@ PyObject* configure(PyObject*, PyObject* args) {
                         &types)) {
     return nullptr;
   }
+  for (Slot* slot : slots) {
+    if (!slot->place(reinterpret_cast<PyTypeObject*>(type))) return nullptr;
+  }
   PyObject* rows = PySequence_Fast(types, "expected a sequence of (dtype, dtype, code, bits)");
   if (rows == nullptr) return nullptr;
   std::vector<KnownType> found;
@@ -345,13 +381,14 @@ PyObject* configure(PyObject*, PyObject* args) {
 
 bool prepare_exchange() {
   if (PyArray_ImportNumPyAPI() < 0) return false;
-  name_array = PyUnicode_InternFromString("_array");
-  name_base = PyUnicode_InternFromString("_base");
-  name_dtype = PyUnicode_InternFromString("_dtype");
   name_enabled = PyUnicode_InternFromString("enabled");
-  name_requires_grad = PyUnicode_InternFromString("_requires_grad");
   name_synchronise = PyUnicode_InternFromString("_synchronise");
-  return name_array && name_base && name_dtype && name_enabled && name_requires_grad && name_synchronise;
+  zero = PyLong_FromLong(0);
+  for (Slot* slot : slots) {
+    slot->name = PyUnicode_InternFromString(slot->text);
+    if (slot->name == nullptr) return false;
+  }
+  return name_enabled != nullptr && name_synchronise != nullptr && zero != nullptr;
 }
 
 }  // namespace tensorplay
