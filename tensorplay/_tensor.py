@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 import threading
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from tensorplay import _device, _dtype, _printing
+from tensorplay._layout import (
+    InferenceCounter,
+    MetaArray,
+    Size,
+    Spec,
+    VersionCounter,
+    contiguous_strides,
+)
 from tensorplay._methods import TensorMethods
 
 if TYPE_CHECKING:
@@ -23,101 +30,18 @@ if TYPE_CHECKING:
     from tensorplay._device import device
     from tensorplay._dtype import dtype
 
-__all__ = ["MetaArray", "Size", "Spec", "Tensor", "VersionCounter", "contiguous_strides", "wrap"]
+__all__ = [
+    "InferenceCounter",
+    "MetaArray",
+    "Size",
+    "Spec",
+    "Tensor",
+    "VersionCounter",
+    "contiguous_strides",
+    "wrap",
+]
 
 TensorT = TypeVar("TensorT", bound="Tensor")
-
-
-class Size(tuple[int, ...]):
-    """The shape of a tensor: a tuple of sizes."""
-
-    __slots__ = ()
-
-    def numel(self) -> int:
-        """Return the number of elements."""
-        return math.prod(self)
-
-    @overload
-    def __getitem__(self, index: SupportsIndex, /) -> int: ...
-    @overload
-    def __getitem__(self, index: slice[Any, Any, Any], /) -> Size: ...
-    def __getitem__(self, index: Any, /) -> Any:
-        found = super().__getitem__(index)
-        return Size(found) if isinstance(index, slice) else found
-
-    def __add__(self, other: Any, /) -> Any:
-        found = super().__add__(other)
-        return Size(found) if isinstance(other, tuple) else found
-
-    def __repr__(self) -> str:
-        return f"Size({list(self)})"
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides, in elements, of a row-major tensor of `shape`."""
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
-
-
-class Spec(NamedTuple):
-    """What is known of a tensor without its elements: shape, type and, if unusual, strides."""
-
-    shape: tuple[int, ...]
-    dtype: dtype
-    strides: tuple[int, ...] | None = None
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def numel(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-
-class MetaArray:
-    """Stands in a meta tensor where a NumPy array stands in others; answers the same questions."""
-
-    __slots__ = ("dtype", "itemsize", "shape", "size", "strides")
-
-    def __init__(self, spec: Spec) -> None:
-        self.shape = spec.shape
-        self.dtype = spec.dtype.numpy
-        self.itemsize = spec.dtype.itemsize
-        self.size = math.prod(spec.shape)
-        strides = contiguous_strides(spec.shape) if spec.strides is None else spec.strides
-        self.strides = tuple(s * self.itemsize for s in strides)
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-
-class VersionCounter:
-    """Counts the in-place writes to one piece of memory; its views share one counter.
-
-    ``history`` counts those writes that changed the autograd history of the memory, after which
-    the views must look up their own history again.
-    """
-
-    __slots__ = ("history", "value")
-
-    def __init__(self) -> None:
-        self.value = 0
-        self.history = 0
-
-
-class InferenceCounter(VersionCounter):
-    """The counter of a tensor made in inference mode, by which the short ways know it."""
-
-    __slots__ = ()
 
 
 # Threads in inference mode: what they make is marked. Set by `autograd.grad_mode`. Numbers that no

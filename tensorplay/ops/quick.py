@@ -131,7 +131,7 @@ def _of_two(  # noqa: C901 - of what it returns
 ) -> Callable[..., Any]:
     """Return the short way of a function of two tensors, if elementwise also of a number.
 
-    It returns ``miss(x, y)`` for other calls.
+    It returns ``miss(self, other)`` for other calls.
     """
     mode, ndarray = grad_mode.state, np.ndarray
     differentiable = primitive.vjp is not None
@@ -139,49 +139,53 @@ def _of_two(  # noqa: C901 - of what it returns
     plain = (None, None, *rest)
     saves = [_what_to_save(primitive, (bool(n & 1), bool(n & 2))) for n in range(4)]
 
-    def call(x: Any, y: Any) -> Any:  # noqa: C901 - written out for speed
+    def call(self: Any, other: Any) -> Any:  # noqa: C901 - written out for speed
         if detours:
-            return miss(x, y)
+            return miss(self, other)
         pattern: Any = None
-        if x.__class__ is Tensor:
-            left, d = x._array, x._dtype
-            if x._base is not None:
-                x._synchronise()
-            if x._tangent is not None or left.__class__ is not ndarray:
-                return miss(x, y)
-            first = x._requires_grad
-        elif elementwise and (x.__class__ is float or x.__class__ is int):
-            if y.__class__ is not Tensor:
-                return miss(x, y)
-            d, first, pattern = y._dtype, False, FIRST_IS_NUMBER
-            left = _constants.get((d, x))
+        if self.__class__ is Tensor:
+            left, d = self._array, self._dtype
+            if self._base is not None:
+                self._synchronise()
+            if self._tangent is not None or left.__class__ is not ndarray:
+                return miss(self, other)
+            first = self._requires_grad
+        elif elementwise and (self.__class__ is float or self.__class__ is int):
+            if other.__class__ is not Tensor:
+                return miss(self, other)
+            d, first, pattern = other._dtype, False, FIRST_IS_NUMBER
+            left = _constants.get((d, self))
             if left is None:
-                left = _constant(x, d)
+                left = _constant(self, d)
         else:
-            return miss(x, y)
+            return miss(self, other)
         if d is not FLOAT32 and d is not FLOAT64:
-            return miss(x, y)
-        if y.__class__ is Tensor:
-            right = y._array
-            if y._base is not None:
-                y._synchronise()
-            if y._dtype is not d or y._tangent is not None or right.__class__ is not ndarray:
-                return miss(x, y)
-            second = y._requires_grad
-        elif elementwise and (y.__class__ is float or y.__class__ is int):
+            return miss(self, other)
+        if other.__class__ is Tensor:
+            right = other._array
+            if other._base is not None:
+                other._synchronise()
+            if (
+                other._dtype is not d
+                or other._tangent is not None
+                or right.__class__ is not ndarray
+            ):
+                return miss(self, other)
+            second = other._requires_grad
+        elif elementwise and (other.__class__ is float or other.__class__ is int):
             second, pattern = False, SECOND_IS_NUMBER
-            right = _constants.get((d, y))
+            right = _constants.get((d, other))
             if right is None:
-                right = _constant(y, d)
+                right = _constant(other, d)
         else:
-            return miss(x, y)
+            return miss(self, other)
         try:
             result = quietly(function, left, right) if elementwise else function(left, right)
         except _REFUSED:
-            return miss(x, y)
+            return miss(self, other)
         if result.__class__ is not ndarray:
             if result is None:
-                return miss(x, y)
+                return miss(self, other)
             result = np.array(result)  # a number; faster than asarray
         out = _new()
         out._array = result
@@ -193,26 +197,26 @@ def _of_two(  # noqa: C901 - of what it returns
             out._grad_fn = None
             return out
         needs = 0
-        source = other = None
+        source = second_source = None
         if first:
             needs = 1
-            source = x._grad_fn
+            source = self._grad_fn
             if source is None:
-                source = x
-            elif x._output_nr:
-                source = _tuple(Edge, (source, x._output_nr))
+                source = self
+            elif self._output_nr:
+                source = _tuple(Edge, (source, self._output_nr))
         if second:
             needs += 2
-            other = y._grad_fn
-            if other is None:
-                other = y
-            elif y._output_nr:
-                other = _tuple(Edge, (other, y._output_nr))
+            second_source = other._grad_fn
+            if second_source is None:
+                second_source = other
+            elif other._output_nr:
+                second_source = _tuple(Edge, (second_source, other._output_nr))
         save_x, save_y, save_out = saves[needs]
         node = _new_node()
         node.primitive = primitive
         node.sequence = next_number()
-        node._sources = (source, other)
+        node._sources = (source, second_source)
         node._shape = result.shape
         node._dtype = d
         node._extras = node._outputs = node._counter = node._versions = None
@@ -220,19 +224,21 @@ def _of_two(  # noqa: C901 - of what it returns
         if pattern is None and not save_x and not save_y:
             node._args = plain
         else:
-            left = x if save_x or pattern is FIRST_IS_NUMBER else None
-            right = y if save_y or pattern is SECOND_IS_NUMBER else None
-            node._args = (left, right) + rest if rest else (left, right)  # noqa: RUF005 - faster
+            left = self if save_x or pattern is FIRST_IS_NUMBER else None
+            right = other if save_y or pattern is SECOND_IS_NUMBER else None
+            node._args = (left, right)
+            if rest:
+                node._args += rest
         if save_x or save_y:
             node._versions = 0
-        if (save_x and left.__class__ is Tensor and x._counter is not None) or (
-            save_y and right.__class__ is Tensor and y._counter is not None
+        if (save_x and left.__class__ is Tensor and self._counter is not None) or (
+            save_y and right.__class__ is Tensor and other._counter is not None
         ):
             node._versions = _versions((left, right))
         if elementwise:
             node._shapes = pattern
         else:
-            node._shapes = (x._array.shape, y._array.shape)
+            node._shapes = (self._array.shape, other._array.shape)
         out._grad_fn = node
         out._requires_grad = True
         return out
