@@ -245,7 +245,8 @@ def _pairs(report: Any, spec: OperatorSpec, names: list[str]) -> tuple[PairFacts
     message = f"The gradient of '{name}': expected shape {want}, got {got}."
     cause = _shape_advice(name, got, want)
     return tuple(
-        dataclasses.replace(p, code="gradient_shape", message=message, cause=cause)
+        # No step: nothing was compared.
+        dataclasses.replace(p, code="gradient_shape", message=message, cause=cause, step=None)
         for p in pairs
         if p.input == name
     )

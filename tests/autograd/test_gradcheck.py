@@ -660,3 +660,8 @@ def test_numerical_jacobian_by_itself():
         square, 0, (x,), square(x), 1e-6
     )
     np.testing.assert_allclose(table.numpy(), np.diag(2 * x.detach().numpy()), atol=1e-6)
+
+
+def test_second_order_of_a_complex_scalar() -> None:
+    x = tp.tensor([1.0 + 2.0j, -0.5 + 0.25j], dtype=tp.complex128).requires_grad_()
+    assert tp.autograd.gradgradcheck(lambda z: (z * z * z).sum(), (x,))

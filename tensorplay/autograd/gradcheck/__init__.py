@@ -372,7 +372,7 @@ def _random_like(tensor: Tensor, rng: np.random.Generator, *, gaps: bool) -> Ten
     array = np.asarray(rng.standard_normal(shape))
     if tensor.dtype.is_complex:
         array = array + 1j * rng.standard_normal(shape)
-    array = array.astype(tensor.dtype.numpy)
+    array = np.asarray(array, tensor.dtype.numpy)  # arithmetic on 0-d arrays gives scalars
     result = wrap(array[..., 0] if gaps else array, tensor.dtype)
     result.requires_grad = True
     return result
