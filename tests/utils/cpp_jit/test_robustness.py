@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tensorplay.utils import cpp_jit
+from tensorplay.utils.cpp_jit import store, support, toolchain
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -139,8 +140,11 @@ def small_disk() -> Iterator[Path]:
 def with_run_time_library(cache: Path, cache_folder: Path) -> dict[str, str]:
     """Return variables for a cache that holds what the test session built once."""
     cpp_jit.build_source("once", cpp_jit.Source("int64_t f() { return 0; }"), exports=["f"])
-    for name in ("runtime", "compilers"):
-        shutil.copytree(cache_folder / "build" / name, cache / "build" / name)
+    shutil.copytree(cache_folder / "build" / "compilers", cache / "build" / "compilers")
+    # Only that of this compiler: the session's cache holds those of all that other tests made up.
+    shared = support.common(store.default_cache(), toolchain.find_compiler())
+    for folder in {Path(path).parent for path in shared.objects}:
+        shutil.copytree(folder, cache / "build" / "runtime" / folder.name)
     return {"TENSORPLAY_CACHE_DIR": str(cache)}
 
 
