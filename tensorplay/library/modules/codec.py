@@ -18,6 +18,7 @@ __all__ = ["decode", "encode"]
 # Keys of values that JSON has no form for; no name of an argument begins like that.
 _NUMBER = "$number"
 _DTYPE = "$dtype"
+_WITHOUT_JSON = ("nan", "inf", "-inf")
 
 
 def encode(value: Any) -> Any:
@@ -47,7 +48,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, DtypeName):
         return {_DTYPE: value.name}
     if isinstance(value, float) and not math.isfinite(value):
-        return {_NUMBER: repr(value)}
+        return {_NUMBER: repr(float(value))}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     message = f"expected numbers, text, lists and mappings, got {value!r}"
@@ -90,9 +91,9 @@ def decode(kind: Any, value: Any, where: str = "description") -> Any:
         item = typing.get_args(kind)[1]
         return {k: decode(item, v, f"{where}.{k}") for k, v in value.items()}
     if kind is Any:
-        return _any(value)
+        return _any(value, where)
     if kind is float:
-        return float(_checked(value, isinstance(value, (int, float)), "a number", where))
+        return float(_checked(value, type(value) in (int, float), "a number", where))
     exact = type(value) is kind
     return _checked(value, exact, getattr(kind, "__name__", str(kind)), where)
 
@@ -133,13 +134,16 @@ def _either(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     return decode(kind, value, where)
 
 
-def _any(value: Any) -> Any:
+def _any(value: Any, where: str) -> Any:
     if isinstance(value, list):
-        return [_any(v) for v in value]
+        return [_any(v, f"{where}[{i}]") for i, v in enumerate(value)]
     if not isinstance(value, dict):
         return value
     if value.keys() == {_NUMBER}:
-        return float(value[_NUMBER])
+        word = value[_NUMBER]
+        fits = isinstance(word, str) and word in _WITHOUT_JSON
+        return float(_checked(word, fits, f"one of {', '.join(_WITHOUT_JSON)}", where))
     if value.keys() == {_DTYPE}:
-        return DtypeName(str(value[_DTYPE]))
-    return {k: _any(v) for k, v in value.items()}
+        word = value[_DTYPE]
+        return DtypeName(_checked(word, isinstance(word, str), "the name of a dtype", where))
+    return {k: _any(v, f"{where}.{k}") for k, v in value.items()}

@@ -95,6 +95,28 @@ def test_other_values_are_refused_or_fit(data: st.DataObject) -> None:
         assert isinstance(decode(Description, changed), Description)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (Any, {"$number": None}, "expected one of nan, inf, -inf, got 'None'"),
+        (Any, {"$number": [1]}, "expected one of nan"),
+        (Any, {"$number": "1e5"}, "expected one of nan"),
+        (Any, {"$dtype": None}, "expected the name of a dtype, got 'None'"),
+        (Any, [{"a": {"$dtype": 3}}], r"d\[0\]\.a: expected the name of a dtype"),
+        (float, True, "expected a number"),
+        (float, None, "expected a number"),
+    ],
+)
+def test_damaged_values_are_named_with_their_place(kind: Any, value: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode(kind, value, "d")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_numbers_that_json_has_no_form_for(number: str) -> None:
+    assert repr(decode(Any, {"$number": number})) == number
+
+
 def test_values_without_a_form_in_json_are_refused() -> None:
     for value in (object(), {1: 2}, b"x"):
         with pytest.raises(TypeError, match="expected"):
