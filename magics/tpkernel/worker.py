@@ -58,14 +58,17 @@ class Worker:
         self._errors: IO[bytes] | None = None
         self._ready = False
         self._served = 0
+        self._owner = os.getpid()
 
     @property
     def pid(self) -> int | None:
         """Process id of the child, or None."""
+        self._drop_inherited()
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
         """Start the child if there is none; its imports run while the caller goes on."""
+        self._drop_inherited()
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 return
@@ -97,6 +100,7 @@ class Worker:
 
     def close(self) -> None:
         """End the child."""
+        self._drop_inherited()
         with self._lock:
             if self._channel is not None:
                 self._channel.close()
@@ -105,6 +109,25 @@ class Worker:
             if self._errors is not None:
                 self._errors.close()
             self._process = self._channel = self._errors = None
+
+    def _drop_inherited(self) -> None:
+        """Forget a child that belongs to the process this one is a copy of, and leave it running.
+
+        After ``os.fork()`` in a notebook both copies hold its connection, and a lock that another
+        thread of the first may have held. The copy gets a child of its own when it asks for one.
+        """
+        if self._owner == os.getpid():
+            return
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
+        if self._channel is not None:
+            self._channel.close()
+        if self._errors is not None:
+            self._errors.close()
+        if self._process is not None:
+            self._process.returncode = 0  # not ours to wait for, and nothing to warn about
+        self._process = self._channel = self._errors = None
+        self._ready = False
 
     def run(
         self,
@@ -141,6 +164,7 @@ class Worker:
         RuntimeError
             The child does not start, or fails in our own code.
         """
+        self._drop_inherited()
         with self._lock:
             records: list[Any] = []
             try:
@@ -347,6 +371,21 @@ def _finding(
     return Finding(during.split(maxsplit=1)[0], operator, "error", message, signal, code)
 
 
+class _WorkerChannel(Channel):
+    """The worker's end, which copies of the worker do not use."""
+
+    def __init__(self, end: socket.socket, secret: bytes) -> None:
+        super().__init__(end, secret)
+        self._owner = os.getpid()
+
+    def send(self, message: Any) -> None:
+        """Send one message; in a copy of the worker, end it."""
+        if os.getpid() != self._owner:
+            # A copy that a kernel made by fork() and that came back from it: there is one worker.
+            os._exit(0)
+        super().send(message)
+
+
 def serve(descriptor: int, secret: str) -> None:
     """Run requests until the other end closes: the child's main function.
 
@@ -359,7 +398,7 @@ def serve(descriptor: int, secret: str) -> None:
     """
     import faulthandler
 
-    channel = Channel(socket.socket(fileno=descriptor), bytes.fromhex(secret))
+    channel = _WorkerChannel(socket.socket(fileno=descriptor), bytes.fromhex(secret))
     faulthandler.enable()
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource

@@ -7,7 +7,6 @@ import inspect
 import os
 import signal
 import threading
-import time
 import weakref
 from pathlib import Path
 from unittest.mock import Mock
@@ -410,10 +409,9 @@ def test_interrupt_ends_the_checks_and_keeps_the_operator(shell: Shell):  # B016
     shell.kernel(SOFTPLUS)  # so that the worker is warm and the interrupt meets a check
     timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    start = time.monotonic()
+    # Ended by the budget, it would be a finding and no KeyboardInterrupt.
     ran = shell.kernel(text, "--budget 60")
     assert isinstance(ran.error, KeyboardInterrupt)
-    assert time.monotonic() - start < 10
     assert "spin" in shell.ip.user_ns
     assert shell.kernel(SOFTPLUS).error is None
     assert tpkernel.last_report().ok

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -102,22 +104,51 @@ def test_a_kernel_that_waits_for_its_processes_is_left_alone() -> None:
     assert build('if (std::system("true") != 0) abort();').ok
 
 
+IN_A_FORKED_SESSION = """
+import os, sys
+import tpkernel
+from tpkernel.worker import shared_worker
+
+PLUS = {plus!r}
+assert tpkernel.build(PLUS, checks=("memory",)).ok
+worker = shared_worker().pid
+copy = os.fork()
+if copy == 0:  # such as a worker of multiprocessing: builds on its own, and ends as processes do
+    report = tpkernel.build(PLUS.replace("1.0", "2.0"), checks=("memory",))
+    assert report.ok, str(report)
+    assert shared_worker().pid not in (None, worker)
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == 7
+assert tpkernel.build(PLUS.replace("1.0", "3.0"), checks=("memory",)).ok
+assert shared_worker().pid == worker
+"""
+
+
+def test_a_session_that_forks_has_two_workers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FORKED_SESSION.format(plus=PLUS)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_crowd_is_ended_before_the_budget() -> None:
-    start = time.monotonic()
     report = build(
         "for (int i = 0; i < 60; ++i) if (fork() == 0) { pause(); _exit(0); } sleep(60);",
         budget=40.0,
     )
-    assert time.monotonic() - start < 30
     assert not report.ok
+    # Ended by the budget it would be a hang of "no answer within 40 s".
     assert re.search(r"\d+ processes started during", str(report.findings))
+    assert not any(f.code == "hang" for f in report.findings)
     assert_next_cell_is_judged_rightly()
 
 
 def test_a_copy_that_holds_the_connection_does_not_hide_the_end() -> None:
-    start = time.monotonic()
     report = build("if (fork() == 0) { pause(); _exit(0); } abort();", budget=40.0)
-    assert time.monotonic() - start < 30
+    assert not any(f.code == "hang" for f in report.findings)
     assert any(f.signal == "SIGABRT" for f in report.findings)
     assert_next_cell_is_judged_rightly()
 
