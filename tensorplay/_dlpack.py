@@ -279,10 +279,30 @@ def shareable(array: npt.NDArray[Any]) -> bool:
     return all(step % array.itemsize == 0 for step in array.strides) and bool(array.flags.aligned)
 
 
+class _Memory:
+    """The bytes between the first and the last element of an array, which it keeps alive."""
+
+    def __init__(self, array: Any) -> None:
+        low, high = np.lib.array_utils.byte_bounds(array)
+        self.array = array
+        self.low = low
+        self.__array_interface__ = {
+            "shape": (high - low,), "typestr": "|u1", "data": (low, False), "version": 3,
+        }  # fmt: skip
+
+
+def _alone(array: Any) -> Any:
+    """Return `array` on memory that ends where its elements end: nothing reaches beyond them."""
+    memory = _Memory(array)
+    start = array.ctypes.data - memory.low
+    return np.ndarray(array.shape, array.dtype, np.asarray(memory), start, array.strides)
+
+
 def from_numpy(array: Any) -> Tensor:
     """Return a tensor on the memory of a NumPy array.
 
-    A read-only array is copied, with a warning, since tensors can be written.
+    A read-only array is copied, with a warning, since tensors can be written. No operation reaches
+    memory outside of `array`, such as the rest of an array that it is a part of.
 
     Raises
     ------
@@ -324,6 +344,8 @@ def from_numpy(array: Any) -> Tensor:
             stacklevel=2,
         )
         result._array = array.copy()
+    elif isinstance(array.base, np.ndarray) and 0 < array.nbytes < array.base.nbytes:
+        result._array = _alone(array)
     return result
 
 

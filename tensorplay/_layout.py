@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = [
     "InferenceCounter",
     "MetaArray",
+    "MovedCounter",
     "Size",
     "Spec",
     "VersionCounter",
@@ -108,3 +109,35 @@ class InferenceCounter(VersionCounter):
     """The counter of a tensor made in inference mode, by which the short ways know it."""
 
     __slots__ = ()
+
+
+class MovedCounter(VersionCounter):
+    """The counter `of` some memory, for a tensor that moved there and had `before` writes by then.
+
+    Its numbers are none that the tensor had before, so that what was saved of it is not taken for
+    what it is now; those who saved the memory itself see no change.
+    """
+
+    __slots__ = ("before", "of")
+
+    def __init__(self, of: VersionCounter, before: int) -> None:
+        self.of = of
+        self.before = before
+
+    @property
+    def value(self) -> int:
+        """Number of writes; one more for the move."""
+        return self.of.value + self.before + 1
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self.of.value = value - self.before - 1
+
+    @property
+    def history(self) -> int:
+        """Number of writes that changed the history of the memory."""
+        return self.of.history
+
+    @history.setter
+    def history(self, value: int) -> None:
+        self.of.history = value

@@ -15,6 +15,7 @@ from tensorplay import _device, _dtype, _printing
 from tensorplay._layout import (
     InferenceCounter,
     MetaArray,
+    MovedCounter,
     Size,
     Spec,
     VersionCounter,
@@ -331,6 +332,8 @@ class Tensor(TensorMethods):
             node = self._grad_fn
             counter = VersionCounter() if node is None else node.result_counter(self._output_nr)
             self._counter = counter
+        elif counter.__class__ is MovedCounter:  # tensors on one memory are known by its counter
+            return counter.of
         return counter
 
     @property

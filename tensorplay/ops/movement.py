@@ -20,7 +20,7 @@ from tensorplay.ops.dims import resolve_size, strides_of, view_strides, wrap_dim
 from tensorplay.ops.dispatch import overridable, overridable_method
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
-__all__ = ["broadcast_tensors", "samples_of"]
+__all__ = ["broadcast_tensors", "samples_of", "take_geometry"]
 
 Ints = tuple[int, ...]
 
@@ -386,7 +386,7 @@ for _name, _property in {"T": _T, "mT": _mT, "mH": _mH, "H": _mH}.items():
 # --- another geometry in place --------------------------------------------------------------------
 
 
-def _take_geometry(self: Tensor, view: Tensor) -> Tensor:
+def take_geometry(self: Tensor, view: Tensor) -> Tensor:
     """Make `self` what `view`, a view of all its elements, is; the elements stay where they are."""
     if view._base is self:
         # Other views of `self` say how to make them from what it was: that becomes their base.
@@ -410,7 +410,7 @@ def _attach_inplace(operator: Primitive | Composite, *names: str) -> None:
                 f"[{operator.name}_] a leaf Variable that requires grad is being used in an "
                 f"in-place operation. Write the out-of-place form `{operator.name}`."
             )
-        return _take_geometry(self, operator(self, *args, **kwargs))
+        return take_geometry(self, operator(self, *args, **kwargs))
 
     for name in names:
         method.__name__ = f"{name}_"

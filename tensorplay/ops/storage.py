@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorplay._layout import (
+    InferenceCounter,
+    MetaArray,
+    MovedCounter,
+    Spec,
+    VersionCounter,
+    contiguous_strides,
+)
 from tensorplay._methods import attach
-from tensorplay._tensor import MetaArray, Spec, Tensor, contiguous_strides
+from tensorplay._tensor import Tensor, twin_of
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dispatch import overridable_method, relabel
-from tensorplay.ops.movement import view
-from tensorplay.ops.strided import as_strided
+from tensorplay.ops.movement import take_geometry, view
+from tensorplay.ops.strided import as_strided, layout_of, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,28 +50,53 @@ def _as_subclass(self: Tensor, cls: type[Tensor]) -> Tensor:
     return relabel(view.apply((self, tuple(self._array.shape))), cls)
 
 
-def _refuse_recorded(where: str, *tensors: Tensor) -> None:
-    if any(t.requires_grad for t in tensors) and grad_mode.is_grad_enabled():
+def _refuse_recorded(where: str, tensor: Tensor) -> None:
+    if tensor.requires_grad or tensor._tangent is not None:
         message = (
-            f"[{where}] cannot change the memory of tensors that require grad: what was recorded "
-            "would no longer fit. Write x.detach(), or `with tensorplay.no_grad():` around it."
+            f"[{where}] cannot change the memory of tensors that require grad (or have a tangent): "
+            f"what was recorded would no longer fit. Write x.detach().clone().{where}(...)."
         )
         raise RuntimeError(message)
+
+
+def _views_of(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors that say of themselves that they are views of `tensor`."""
+    counter = tensor._counter
+    if counter is None or (type(counter) is not MovedCounter and sys.getrefcount(counter) == 3):
+        return []  # nobody else goes by it: its holder, this function and getrefcount
+    # Views know their base, not the other way round: a list of them would cost each view.
+    return [
+        x for x in gc.get_referrers(tensor) if isinstance(x, Tensor) and x._base is tensor
+    ]  # fmt: skip
+
+
+def _move(self: Tensor, array: Any, counter: VersionCounter | None = None) -> Tensor:
+    """Let this tensor lie in other memory, which has `counter`; its views stay where they are."""
+    views = _views_of(self)
+    if views:
+        old = twin_of(self, Tensor)
+        for v in views:
+            v._base = old
+    before = 0 if self._counter is None else self._counter.value
+    if self._inference:
+        self._counter = InferenceCounter() if counter is None else counter
+    else:
+        self._counter = MovedCounter(VersionCounter() if counter is None else counter, before)
+    return _become(self, array)
 
 
 def _become(self: Tensor, array: Any) -> Tensor:
     self._array = array
     self._base = self._replay = None
-    self._grad_fn, self._output_nr, self._tangent = None, 0, None
-    self._bump_version()
+    self._grad_fn, self._output_nr = None, 0
     return self
 
 
 def _resize_(self: Tensor, *size: Any) -> Tensor:
-    """Give this tensor another size; elements stay in row-major order, new ones have any value.
+    """Give this tensor another size, row-major; elements keep their order in memory.
 
-    If its memory holds as many elements, it keeps it. Else it moves to new memory, and other
-    tensors on the old one keep that.
+    If its memory holds as many elements, it keeps it, and the elements that lie there. Else it
+    moves to new memory, where added elements have any value, and its views keep the old one.
 
     Raises
     ------
@@ -74,25 +109,28 @@ def _resize_(self: Tensor, *size: Any) -> Tensor:
     _refuse_recorded("resize_", self)
     array = self._array
     if isinstance(array, MetaArray):
-        return _become(self, MetaArray(Spec(shape, self._dtype)))
+        return _move(self, MetaArray(Spec(shape, self._dtype)))
     count = math.prod(shape)
-    root: Any = array
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    start = (array.ctypes.data - root.ctypes.data) // array.itemsize
-    if root.flags.c_contiguous and root.dtype == array.dtype and 0 <= start <= root.size - count:
-        return _become(self, root.reshape(-1)[start : start + count].reshape(shape))
+    start, total = storage_of(array)
+    if count <= total - start:
+        steps = contiguous_strides(shape)
+        if self._base is not None or _views_of(self):  # they share histories, too
+            return take_geometry(self, as_strided.apply((self, shape, steps, start)))
+        _become(self, layout_of(array, shape, tuple(n * array.itemsize for n in steps)))
+        self._bump_version()
+        return self
     if self._base is not None:
         message = (
             f"[resize_] a view cannot become larger than its memory: expected at most "
-            f"{root.size - start} elements, got {list(shape)}. Write x.clone() first."
+            f"{total - start} elements, got {list(shape)}. Write x.clone() first."
         )
         raise RuntimeError(message)
     wide = np.empty(count, array.dtype)
-    kept = min(count, array.size)
-    wide[:kept] = array.reshape(-1)[:kept]
-    self._counter = None
-    return _become(self, wide.reshape(shape))
+    if all(step >= 0 for step in array.strides):
+        wide[: total - start] = layout_of(array, (total - start,), (array.itemsize,))
+    else:  # `array` starts at the end of its memory
+        wide[: array.size] = array.reshape(-1)
+    return _move(self, wide.reshape(shape))
 
 
 def _set_(
@@ -128,15 +166,24 @@ def _set_(
             f"{source._dtype!r} on {source.device}. Write source.to(x.dtype)."
         )
         raise RuntimeError(message)
-    _refuse_recorded("set_", self, source)
+    _refuse_recorded("set_", self)
+    if source.requires_grad and grad_mode.is_grad_enabled():
+        message = (
+            "[set_] argument 'source': cannot share the memory of tensors that require grad, as "
+            "writes would not be recorded. Write source.detach()."
+        )
+        raise RuntimeError(message)
+    if source._inference is not self._inference:
+        message = (
+            "[set_] argument 'source': only one of the tensors was made in inference mode. Write "
+            "x.clone() of that one, outside of inference_mode()."
+        )
+        raise RuntimeError(message)
     given = source.detach()
     if size is not None:
         steps = contiguous_strides(tuple(size)) if stride is None else tuple(stride)
         given = as_strided.apply((given, tuple(size), steps, storage_offset))
-    counter = source._shared_counter()
-    _become(self, given._array)
-    self._counter = counter
-    return self
+    return _move(self, given._array, source._shared_counter())
 
 
 attach("as_subclass", _as_subclass)

@@ -13,7 +13,7 @@ from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.movement import Ints, samples_of
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
-__all__ = ["as_strided", "empty_strided", "unfold"]
+__all__ = ["as_strided", "empty_strided", "layout_of", "storage_of", "unfold"]
 
 
 def _root(array: Any) -> Any:
@@ -23,7 +23,7 @@ def _root(array: Any) -> Any:
     return array
 
 
-def _view(x: Any, shape: Ints, strides: Ints, skip: int = 0) -> Any:
+def layout_of(x: Any, shape: Ints, strides: Ints, skip: int = 0) -> Any:
     """Return another layout on the memory of the array `x`, as writable as `x`.
 
     Strides are in bytes; `skip` bytes lie between the first element of `x` and that of the result.
@@ -78,9 +78,9 @@ def _unfold_rule(x: Spec, dimension: int, size: int, step: int) -> Spec:
 def _unfold(x: Any, dimension: int, size: int, step: int) -> Any:
     dim, count = _windows(x, dimension, size, step)
     if not x.ndim:
-        return _view(x, (size,), (x.itemsize,))
+        return layout_of(x, (size,), (x.itemsize,))
     s = x.strides
-    return _view(
+    return layout_of(
         x,
         (*x.shape[:dim], count, *x.shape[dim + 1 :], size),
         (*s[:dim], s[dim] * step, *s[dim + 1 :], s[dim]),
@@ -143,7 +143,7 @@ unfold_adjoint: Primitive = Primitive(
 # --- any layout -----------------------------------------------------------------------------------
 
 
-def _storage(array: Any) -> tuple[int, int]:
+def storage_of(array: Any) -> tuple[int, int]:
     """Return where `array` starts in its memory, and how many elements the memory holds."""
     low, high = np.lib.array_utils.byte_bounds(_root(array))
     return (array.ctypes.data - low) // array.itemsize, (high - low) // array.itemsize
@@ -193,7 +193,7 @@ def _strided_jvp(t: Any, s: Any) -> Any:
 def _strided(
     x: Any, size: Ints, stride: Ints, offset: int, input_stride: Ints, input_offset: int
 ) -> Any:
-    start, total = _storage(x)
+    start, total = storage_of(x)
     steps = list(zip(size, stride, strict=True))
     first = offset + sum((n - 1) * step for n, step in steps if step < 0)
     last = offset + sum((n - 1) * step for n, step in steps if step > 0)
@@ -204,7 +204,7 @@ def _strided(
             f"of {total}."
         )
     strides = tuple(step * x.itemsize for step in stride)
-    return _view(x, size, strides, (offset - start) * x.itemsize)
+    return layout_of(x, size, strides, (offset - start) * x.itemsize)
 
 
 strided = Primitive(
@@ -238,7 +238,7 @@ def _as_strided(x: Tensor, size: Ints, stride: Ints, storage_offset: int | None)
             "[as_strided] expected sizes and strides that are not negative, got "
             f"{list(size)} and {list(stride)}: as_strided does not support negative strides."
         )
-    start = 0 if isinstance(x._array, MetaArray) else _storage(x._array)[0]
+    start = 0 if isinstance(x._array, MetaArray) else storage_of(x._array)[0]
     offset = start if storage_offset is None else storage_offset
     return strided.apply((x, size, stride, offset, x.stride(), start))
 
@@ -286,5 +286,5 @@ def empty_strided(
         result = wrap(MetaArray(Spec(shape, memory._dtype, steps)), memory._dtype)
     else:
         byte_steps = tuple(step * memory._dtype.itemsize for step in steps)
-        result = wrap(_view(memory._array, shape, byte_steps), memory._dtype)
+        result = wrap(layout_of(memory._array, shape, byte_steps), memory._dtype)
     return result.requires_grad_() if requires_grad else result
