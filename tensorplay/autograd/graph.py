@@ -315,13 +315,22 @@ def add_to_grad(tensor: Tensor, grad: Tensor) -> None:
                 present.add_(grad)
 
 
+# From Python 3.14 on a count of references may leave out local variables: then it proves nothing.
+_COUNTS_LOCALS = sys.version_info < (3, 14)
+
+
 def owned(array: Any, holders: int) -> Any:
     """Return `array`, or a copy of it if others than the given number of variables hold it.
 
     Arrays on their way may be on another way too, be saved somewhere, or be views.
     """
     # Two more are the parameter here and that of the count.
-    if array.base is None and array.flags.owndata and sys.getrefcount(array) <= holders + 2:
+    if (
+        _COUNTS_LOCALS
+        and array.base is None
+        and array.flags.owndata
+        and sys.getrefcount(array) <= holders + 2
+    ):
         return array
     return array.copy(order="K" if array.flags.forc else "C")
 

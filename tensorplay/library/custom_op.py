@@ -13,11 +13,11 @@ from tensorplay.library.definitions import (
 from tensorplay.library.infer_schema import schema_of
 from tensorplay.library.owners import owner_of
 from tensorplay.library.registry import check_name, install
-from tensorplay.library.tags import check_tags
+from tensorplay.library.tags import as_tags, check_tags
 from tensorplay.ops.schema import FunctionSchema, parse_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 __all__ = ["custom_op", "parse_definition"]
 
@@ -91,7 +91,7 @@ def custom_op(
     mutates_args: Any = (),
     device_types: Any = None,
     schema: str | None = None,
-    tags: Sequence[Any] = (),
+    tags: Any = (),
 ) -> Any:
     """Make an operator of a function; a decorator unless `fn` is given.
 
@@ -135,6 +135,7 @@ def custom_op(
     """
     namespace, opname = check_name("custom_op", name)
     kinds = device_keys("custom_op", device_types)
+    tags = as_tags("custom_op", tags)
     text: Any = schema
     if text is not None and not isinstance(text, str):
         message = f"[custom_op] argument 'schema': expected str, got {type(text).__name__}."
@@ -155,7 +156,12 @@ def custom_op(
         check_function("custom_op", "fn", function)
         if schema is None:
             parsed = schema_of(
-                function, mutates_args=mutates_args, namespace=namespace, name=opname, tags=tags
+                function,
+                mutates_args=mutates_args,
+                namespace=namespace,
+                name=opname,
+                tags=tags,
+                where="custom_op",
             )
         else:
             parsed = parse_definition("custom_op", name, schema)

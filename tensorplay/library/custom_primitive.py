@@ -81,6 +81,10 @@ class CustomPrimitive(Primitive):
                 return self._invoke(body, values)
         return super().apply(args)
 
+    def check_arguments(self, args: tuple[Any, ...]) -> None:
+        """See that a complete tuple of arguments has the types of the schema."""
+        self._prepare(args)
+
     def _with_lists(self, values: list[Any]) -> list[Any]:
         for i in self._lists:
             if values[i] is not None:

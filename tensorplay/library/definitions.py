@@ -6,9 +6,10 @@ import inspect
 import sys
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient
+from tensorplay.library.kernels import DEVICE_TYPES
 from tensorplay.library.short_way import MISS, short_way
 from tensorplay.library.tags import EffectType, kind_of
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from tensorplay.library.owners import Owner
     from tensorplay.ops.schema import FunctionSchema
 
-__all__ = ["DEVICE_TYPES", "CustomOpDef", "check_function", "device_keys"]
-
-DEVICE_TYPES: Final = ("cpu", "cuda", "meta")
+__all__ = ["CustomOpDef", "check_function", "device_keys"]
 
 
 class CustomOpDef:
@@ -115,6 +114,18 @@ class CustomOpDef:
         from tensorplay.library.registry import overload_of
 
         return overload_of(self.schema.qualname, name)
+
+    def check_arguments(self, /, *args: Any, **kwargs: Any) -> None:
+        """See that the operator takes these arguments, without running anything.
+
+        Raises
+        ------
+        TypeError
+            An argument is missing, unknown, or of another type.
+        """
+        bound = self.__signature__.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self._primitive.check_arguments(tuple(bound.args) + tuple(bound.kwargs.values()))
 
     def shares_text_with(self, function: Callable[..., Any] | None) -> bool:
         """Tell whether one running piece of code holds both functions, and so defines twice."""

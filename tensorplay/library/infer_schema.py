@@ -16,7 +16,7 @@ import numpy as np
 from tensorplay._device import device
 from tensorplay._dtype import dtype
 from tensorplay._tensor import Tensor
-from tensorplay.library.tags import Tag, check_tags
+from tensorplay.library.tags import Tag, as_tags, check_tags
 from tensorplay.ops.schema import (
     NO_DEFAULT,
     Alias,
@@ -273,11 +273,15 @@ def schema_of(
     namespace: str | None = None,
     name: str | None = None,
     tags: Any = (),
+    where: str = "infer_schema",
 ) -> FunctionSchema:
-    """Return the schema that the annotations of `function` say; see `infer_schema`."""
+    """Return the schema that the annotations of `function` say; see `infer_schema`.
+
+    `where` is the function that was called, for messages.
+    """
     signature = inspect.signature(function)
     scope = _scope(inspect.unwrap(function))
-    mutated = _mutated_names(function, mutates_args) or _tagged_names(function, tags)
+    mutated = _mutated_names(where, function, mutates_args) or _tagged_names(function, tags)
     arguments: list[Argument] = []
     where = ""
     try:
@@ -296,7 +300,7 @@ def schema_of(
     if Tag.inplace in tags or Tag.out in tags:
         returns = _returned_arguments(arguments, returns)
     schema = FunctionSchema(name or function.__name__, tuple(arguments), returns, namespace)
-    check_tags("infer_schema", schema, tags)
+    check_tags(where, schema, tags)
     return schema
 
 
@@ -329,27 +333,26 @@ def _returned_arguments(
     return tuple(Return(r.type, r.name, a) for r, a in zip(returns, written, strict=True))
 
 
-def _mutated_names(function: Any, mutates_args: Any) -> tuple[str, ...] | str:
+def _mutated_names(where: str, function: Any, mutates_args: Any) -> tuple[str, ...] | str:
     if mutates_args == "unknown":
         return "unknown"
     names = (mutates_args,) if isinstance(mutates_args, str) else tuple(mutates_args)
     if not all(isinstance(n, str) for n in names):
         message = (
-            "[infer_schema] argument 'mutates_args': expected names of arguments, "
-            f"got {mutates_args!r}."
+            f"[{where}] argument 'mutates_args': expected names of arguments, got {mutates_args!r}."
         )
         raise TypeError(message)
     known = set(inspect.signature(function).parameters)
     missing = [n for n in names if n not in known]
     if missing and isinstance(mutates_args, str):
         message = (
-            f"[infer_schema] argument 'mutates_args': expected the name of an argument out of "
+            f"[{where}] argument 'mutates_args': expected the name of an argument out of "
             f"{sorted(known)}, a sequence of them or 'unknown', got {mutates_args!r}."
         )
         raise TypeError(message)
     if missing:
         message = (
-            f"[infer_schema] argument 'mutates_args': {missing} were not found in the custom op's "
+            f"[{where}] argument 'mutates_args': {missing} were not found in the custom op's "
             f"signature, whose arguments are {sorted(known)}."
         )
         raise ValueError(message)
@@ -399,5 +402,6 @@ def infer_schema(
     >>> tp.library.infer_schema(scale, mutates_args=())
     '(Tensor x, float factor=2.0) -> Tensor'
     """
+    tags = as_tags("infer_schema", tags)
     schema = schema_of(prototype_function, mutates_args=mutates_args, tags=tags)
     return f"{op_name or ''}{schema.signature()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorplay import _device
@@ -11,25 +12,32 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.schema import FunctionSchema
 
-__all__ = ["COMPOSITE", "DEFAULT", "Kernels", "kernel_key"]
+__all__ = ["COMPOSITE", "DEFAULT", "DEVICE_TYPES", "Kernels", "NoFakeKernelError", "kernel_key"]
 
 #: The key of a kernel for all devices.
 DEFAULT: Final = None
 #: The key of a body in other operators, which are recorded in its place.
 COMPOSITE: Final = "composite"
 
-_DEVICES: Final = ("cpu", "cuda", "meta")
+DEVICE_TYPES: Final = ("cpu", "cuda", "meta")
 _SPELLINGS: Final = {
     "": DEFAULT,
     "default": DEFAULT,
     "compositeexplicitautograd": DEFAULT,
     "compositeimplicitautograd": COMPOSITE,
-    **{d: d for d in _DEVICES},
+    **{d: d for d in DEVICE_TYPES},
 }
 
 
-def kernel_key(where: str, spelling: Any) -> str | None:
+def kernel_key(where: str, spelling: Any, argument: str = "types") -> str | None:
     """Return the key of a kernel from a device type or a composite spelling.
+
+    Parameters
+    ----------
+    where, argument
+        The function that was called and its argument, for messages.
+    spelling
+        What it was given.
 
     Raises
     ------
@@ -38,7 +46,7 @@ def kernel_key(where: str, spelling: Any) -> str | None:
     """
     if not isinstance(spelling, str):
         message = (
-            f"[{where}] argument 'types': expected a device type or a composite spelling, got "
+            f"[{where}] argument '{argument}': expected a device type or a composite spelling, got "
             f"{spelling!r}."
         )
         raise TypeError(message)
@@ -48,12 +56,16 @@ def kernel_key(where: str, spelling: Any) -> str | None:
         if spelling.lower().startswith("autograd"):
             advice = " Gradients are set by tensorplay.library.register_autograd."
         message = (
-            f"[{where}] argument 'types': expected one of {', '.join(_DEVICES)}, default, "
+            f"[{where}] argument '{argument}': expected one of {', '.join(DEVICE_TYPES)}, default, "
             "CompositeExplicitAutograd (a kernel for all devices) or CompositeImplicitAutograd "
             f"(a body in other operators), got {spelling!r}.{advice}"
         )
         raise ValueError(message)
     return found
+
+
+class NoFakeKernelError(NotImplementedError):
+    """An operator was called without data, and nothing says what it gives then."""
 
 
 class Kernels:
@@ -74,6 +86,7 @@ class Kernels:
 
     def __init__(self, schema: FunctionSchema) -> None:
         self._schema = schema
+        self._lock = threading.Lock()
         self.by_key: Mapping[str | None, Callable[..., Any]] = {}
         self.disabled: frozenset[str | None] = frozenset()
         self.fake: Callable[..., Any] | None = None
@@ -81,8 +94,9 @@ class Kernels:
 
     def add(self, keys: Iterable[str | None], function: Callable[..., Any]) -> None:
         """Add, or replace, the kernel under some keys."""
-        self.by_key = {**self.by_key, **dict.fromkeys(keys, function)}
-        self._choose()
+        with self._lock:
+            self.by_key = {**self.by_key, **dict.fromkeys(keys, function)}
+            self._choose()
 
     def _choose(self) -> None:
         self.on_cpu = self.get("cpu") or self.get(DEFAULT)
@@ -93,8 +107,9 @@ class Kernels:
 
     def switch(self, key: str | None, *, enabled: bool) -> None:
         """Switch a kernel on or off."""
-        self.disabled = self.disabled - {key} if enabled else self.disabled | {key}
-        self._choose()
+        with self._lock:
+            self.disabled = self.disabled - {key} if enabled else self.disabled | {key}
+            self._choose()
 
     def composite(self, device: str) -> Callable[..., Any] | None:
         """Return the body in other operators, if no kernel or fake kernel takes its place."""
@@ -114,7 +129,7 @@ class Kernels:
         kernel = self.get(device) or self.get(DEFAULT)
         if kernel is None:
             schema = self._schema
-            known = ", ".join(sorted(k for k in self.by_key if k in _DEVICES)) or "none"
+            known = ", ".join(sorted(k for k in self.by_key if k in DEVICE_TYPES)) or "none"
             off = ", ".join(sorted(str(k) for k in self.disabled))
             state = f" (switched off: {off})" if off else ""
             message = (
@@ -141,7 +156,7 @@ class Kernels:
                 f"[{name}] no fake kernel was registered, so shapes cannot be computed without "
                 f"data. Write @tensorplay.library.register_fake('{name}')."
             )
-            raise NotImplementedError(message)
+            raise NoFakeKernelError(message)
 
         def on_meta(*args: Any, **kwargs: Any) -> Any:
             with _device.META:  # what the fake kernel makes has no data either

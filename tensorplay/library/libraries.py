@@ -11,7 +11,7 @@ from tensorplay.library.definitions import CustomOpDef, check_function
 from tensorplay.library.kernels import COMPOSITE, DEFAULT, kernel_key
 from tensorplay.library.owners import Owner, owner_of_frame, same_owner
 from tensorplay.library.registry import check_name, find, install, remove
-from tensorplay.library.tags import check_tags
+from tensorplay.library.tags import as_tags, check_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Library", "check_library", "define", "get_kernel", "impl"]
 
 KINDS: Final = ("DEF", "IMPL", "FRAGMENT")
-_DEFINING: Final[dict[str, tuple[Library, Owner]]] = {}
+_DEFINING: Final[dict[str, Library]] = {}
 _lock: Final = threading.RLock()
 
 
@@ -66,17 +66,19 @@ class Library:
             raise ValueError(message)
         self.ns = ns
         self.kind = kind
-        self._owner = owner_of_frame(sys._getframe(1))
+        frame = sys._getframe(1)
+        self._owner = owner_of_frame(frame)
+        self._code: Any = frame.f_code
         self._defined: list[CustomOpDef] = []
         if kind == "DEF":
             self._start()
 
     def _start(self) -> None:
         with _lock:
-            present = _DEFINING.get(self.ns)
-            if present is not None:
-                library, owner = present
-                if not _runs_again(owner, self._owner):
+            library = _DEFINING.get(self.ns)
+            if library is not None:
+                if not _runs_again(library, self):
+                    owner = library._owner
                     message = (
                         f"[Library] namespace '{self.ns}' has a DEF library by {owner}; there can "
                         f"be only a single DEF Library, so {self._owner} writes "
@@ -84,7 +86,7 @@ class Library:
                     )
                     raise RuntimeError(message)
                 library.close()
-            _DEFINING[self.ns] = (self, self._owner)
+            _DEFINING[self.ns] = self
 
     def close(self) -> None:
         """Take back what this library declared, unless it has been replaced since."""
@@ -97,7 +99,7 @@ class Library:
                 remove(definition)
         self._defined.clear()
         with _lock:
-            if _DEFINING.get(self.ns, (None,))[0] is self:
+            if _DEFINING.get(self.ns) is self:
                 del _DEFINING[self.ns]
 
     def _qualified(self, where: str, name: Any) -> str:
@@ -160,7 +162,7 @@ class Library:
             self._qualified("Library.define", name),
             rest,
             owner_of_frame(sys._getframe(1)),
-            _tags(tags),
+            as_tags("define", tags),
         )
         self._defined.append(made)
         return made.name
@@ -196,7 +198,11 @@ class Library:
             There is no such operator; or a kernel is there and may not be replaced.
         """
         name = self._qualified("Library.impl", op_name)
-        key = kernel_key("Library.impl", dispatch_key or device_type)
+        key = kernel_key(
+            "Library.impl",
+            dispatch_key or device_type,
+            "dispatch_key" if dispatch_key else "device_type",
+        )
         definition = find("Library.impl", name)
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -234,17 +240,23 @@ class Library:
         return f"Library(ns={self.ns!r}, kind={self.kind!r})"
 
 
-def _runs_again(old: Owner, new: Owner) -> bool:
-    """Tell whether the place that made a library is running once more."""
+def _runs_again(first: Library, second: Library) -> bool:
+    """Tell whether the text that started a namespace is run once more, and so starts it anew.
+
+    That is so for a notebook cell in a later execution, and for a module that is loaded again: the
+    same line of it, compiled again. A function that is called twice defines twice.
+    """
+    old, new = first._owner, second._owner
     if old.execution is not None and old.cell is None:
-        return new.execution not in (None, old.execution)  # an execution later, in a notebook
-    return same_owner(old, new) and (
-        old.place == new.place if old.execution is None else old.execution != new.execution
+        return new.execution not in (None, old.execution)
+    if old.execution is not None:
+        return same_owner(old, new) and old.execution != new.execution
+    return (
+        same_owner(old, new)
+        and old.place == new.place
+        and new.qualname == "<module>"
+        and first._code is not second._code
     )
-
-
-def _tags(tags: Any) -> tuple[Any, ...]:
-    return tuple(tags) if isinstance(tags, (tuple, list, set, frozenset)) else (tags,)
 
 
 def _split(where: str, text: Any) -> tuple[str, str]:
@@ -296,7 +308,9 @@ def define(
     check_name("define", qualname, overload=True)
     if lib is not None:
         check_library("define", lib, qualname)
-    made = _declare("define", qualname, schema, owner_of_frame(sys._getframe(1)), _tags(tags))
+    made = _declare(
+        "define", qualname, schema, owner_of_frame(sys._getframe(1)), as_tags("define", tags)
+    )
     if lib is not None:
         lib._defined.append(made)
 
@@ -370,7 +384,7 @@ def get_kernel(op: Any, dispatch_key: str) -> Callable[..., Any]:
         There is no such operator.
     """
     definition = find("get_kernel", op)
-    key = kernel_key("get_kernel", dispatch_key)
+    key = kernel_key("get_kernel", dispatch_key, "dispatch_key")
     kernels = definition.operator_kernels
     found = kernels.get(key)
     if found is None:

@@ -37,9 +37,10 @@ _lock: Final = threading.RLock()
 
 
 class OverloadPacket:
-    """The overloads of one name, where none is the default: ``tensorplay.ops.ns.op.out``.
+    """All overloads of one name: ``tensorplay.ops.ns.op.out`` is one of them.
 
-    A call goes to the first overload, in the order of definition, that takes the arguments.
+    A call goes to the first overload that takes the arguments, their types included: the default
+    one if there is one, then the others in the order of definition.
     """
 
     def __init__(self, name: str) -> None:
@@ -64,9 +65,9 @@ class OverloadPacket:
         """
         reasons = []
         for overload in self.overloads():
-            found = _REGISTRY[f"{self._name}.{overload}"]
+            found = overload_of(self._name, overload)
             try:
-                found.__signature__.bind(*args, **kwargs)
+                found.check_arguments(*args, **kwargs)
             except TypeError as problem:
                 reasons.append(f"{found.schema}: {problem}")
                 continue
@@ -90,7 +91,7 @@ def overloads_of(name: str) -> list[str]:
     """Return the overloads of `name`, ``"default"`` for the one without a name of its own."""
     found = ["default"] if name in _REGISTRY else []
     start = f"{name}."
-    return found + [key[len(start) :] for key in _REGISTRY if key.startswith(start)]
+    return found + [key[len(start) :] for key in list(_REGISTRY) if key.startswith(start)]
 
 
 def overload_of(name: str, overload: str) -> CustomOpDef:
@@ -153,10 +154,19 @@ def find(where: str, op: Any) -> CustomOpDef:
         return op
     if isinstance(op, OverloadPacket):
         message = (
-            f"[{where}] argument 'op': {op.name} has several overloads and no default; expected "
-            f"one of {', '.join(f'{op.name}.{o}' for o in op.overloads())}."
+            f"[{where}] argument 'op': {op.name} has several overloads; expected one of "
+            f"{', '.join(f'{op.name}.{o}' for o in op.overloads())}."
         )
         raise RuntimeError(message)  # noqa: TRY004  (a name that says too little)
+    definition = getattr(op, "definition", None)  # what a %%tpkernel cell binds has one
+    if isinstance(definition, CustomOpDef):
+        return definition
+    if not isinstance(op, str):
+        message = (
+            f"[{where}] argument 'op': expected an operator or its qualified name, such as "
+            f"'mylib::softplus', got {type(op).__name__}."
+        )
+        raise TypeError(message)
     check_name(where, op, overload=True)
     found = _REGISTRY.get(op)
     if found is None:
@@ -249,10 +259,14 @@ def all_or_nothing() -> Iterator[None]:
         try:
             yield
         except BaseException:
-            names = {n for n in before | _REGISTRY if before.get(n) is not _REGISTRY.get(n)}
-            _REGISTRY.clear()
-            _REGISTRY.update(before)
-            for name in names:
+            # Name by name: others read the registry meanwhile, and find what is not concerned.
+            for name in [*before, *(n for n in list(_REGISTRY) if n not in before)]:
+                if before.get(name) is _REGISTRY.get(name):
+                    continue
+                if name in before:
+                    _REGISTRY[name] = before[name]
+                else:
+                    del _REGISTRY[name]
                 namespace, _, rest = name.partition("::")
                 _publish(namespace, rest.partition(".")[0])
             for namespace in set(NAMESPACES) - spaces:
@@ -264,9 +278,10 @@ def _publish(namespace: str, opname: str) -> None:
     """Show in ``tensorplay.ops`` what the registry has of a name."""
     qualname = f"{namespace}::{opname}"
     space = NAMESPACES.setdefault(namespace, Namespace(namespace))
-    if qualname in _REGISTRY:
+    overloads = overloads_of(qualname)
+    if overloads == ["default"]:
         space._members[opname] = _REGISTRY[qualname]
-    elif overloads_of(qualname):
+    elif overloads:
         space._members[opname] = OverloadPacket(qualname)
     else:
         space._members.pop(opname, None)

@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.schema import FunctionSchema, SchemaType
 
-__all__ = ["checked_results", "overlap"]
+__all__ = ["ResultError", "checked_results", "overlap"]
+
+
+class ResultError(RuntimeError):
+    """A kernel returned something else than the schema says.
+
+    Attributes
+    ----------
+    code
+        ``"alias"`` or ``"result_type"``.
+    """
+
+    def __init__(self, message: str, code: str = "result_type") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def checked_results(
@@ -51,7 +65,7 @@ def checked_results(
         expected = f"{len(returns)} values" if returns else "None"
         got = f"{len(given)} values" if len(given) > 1 else type(result).__name__
         message = f"[{schema.full_name}] result: expected {expected} by the schema, got {got}."
-        raise RuntimeError(message)
+        raise ResultError(message)
     outs: list[Any] = []
     for number, (out, declared) in enumerate(zip(given, returns, strict=True)):
         if declared.alias is not None:
@@ -77,9 +91,9 @@ def _written_argument(
                 f"itself, as {schema} says, got another {type(out).__name__}. "
                 f"Write `return {argument.name}`."
             )
-            raise RuntimeError(message)
+            raise ResultError(message)
     message = f"[{schema.full_name}] result {number}: no argument has the alias set {alias}."
-    raise RuntimeError(message)
+    raise ResultError(message)
 
 
 def _result(schema: FunctionSchema, number: int, out: Any, kind: SchemaType, *, meta: bool) -> Any:
@@ -102,14 +116,14 @@ def _result(schema: FunctionSchema, number: int, out: Any, kind: SchemaType, *, 
             f"[{schema.full_name}] result {number}: expected {kind} by the schema, got "
             f"{type(out).__name__}.{advice}"
         )
-        raise RuntimeError(message) from None
+        raise ResultError(message) from None
     if isinstance(found, Tensor) and found.is_meta is not meta:
         expected = "meta" if meta else "cpu"
         message = (
             f"[{schema.full_name}] result {number}: expected a tensor on device {expected}, got "
             f"one on {found.device}."
         )
-        raise RuntimeError(message)
+        raise ResultError(message)
     return found
 
 
@@ -130,7 +144,7 @@ def _check_aliases(schema: FunctionSchema, outs: list[Any], values: list[Any]) -
                         f"memory. Return a copy (`return result.clone()`), or declare an "
                         f"in-place operator (mutates_args=...) and return nothing."
                     )
-                    raise RuntimeError(message)
+                    raise ResultError(message, "alias")
             seen.append((f"output {number}", tensor))
 
 

@@ -9,6 +9,7 @@ plainly a tensor on memory of its own.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["MISS", "short_way"]
 
 MISS: Final = object()
+# References to what one local variable alone holds. From Python 3.14 on counts may leave out local
+# variables, so that nothing is known to be alone.
+_ALONE: Final = 2 if sys.version_info < (3, 14) else 0
 _SCALARS: Final = {"float": "float", "int": "int", "SymInt": "int", "bool": "bool", "str": "str"}
 
 
@@ -79,15 +83,23 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
         else:
             lines.append("        return MISS")
     needs = " or ".join(f"{t}._requires_grad" for t in tensors)
-    inner = ", ".join(names)
-    detached = [
+    # Tensors of the kernel's own on the same memory, as `detach` makes them: what it does to their
+    # shape or flags, the caller does not see.
+    twins = [
         line
         for t in tensors
         for line in (
-            f"        if {t}._requires_grad:",
-            f"            {t} = {t}.detach()",
+            f"    k{t} = new()",
+            f"    k{t}._array = m{t}",
+            f"    k{t}._dtype = {t}._dtype",
+            f"    k{t}._requires_grad = False",
+            f"    k{t}._grad_fn = k{t}._tangent = k{t}._base = k{t}._recipe = None",
+            f"    k{t}._output_nr = 0",
+            f"    counter = {t}._counter",
+            f"    k{t}._counter = {t}._shared_counter() if counter is None else counter",
         )
     ]
+    inner = ", ".join(f"k{n}" if n in tensors else n for n in names)
     # Memory of its own: NumPy's arrays lead straight to the array that owns what they show, and
     # the owner of the result is the owner of no argument. Foreign owners go the long way.
     own = [
@@ -100,10 +112,9 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
         "    if kernel is None:",
         "        return MISS",
         f"    needs = {needs}",
-        "    if needs:",
-        "        if anomaly.enabled:",
-        "            return MISS",
-        *detached,
+        "    if needs and anomaly.enabled:",
+        "        return MISS",
+        *twins,
         "    recording = mode.enabled",
         "    if recording:",
         "        mode.enabled = False",
@@ -125,10 +136,10 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
         "            and out._tangent is None",
         *[f"            and ({condition})" for condition in own],
         "        ):",
+        # The kernel may keep its tensor; then the caller gets another one.
+        f"            if references(out) > {_ALONE}:",
+        "                out = out.detach()",
         "            if recording and needs:",
-        # The kernel may keep its tensor; then the one that gets a history is another.
-        "                if references(out) > 2:",
-        "                    out = out.detach()",
         "                primitive.record_plainly(args, out)",
         "            return out",
         f"    out = primitive.checked(out, list(args), [{inner}])",
@@ -143,6 +154,7 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
         "kernels": primitive.kernels,
         "mode": grad_mode.state,
         "ndarray": np.ndarray,
+        "new": functools.partial(object.__new__, Tensor),
         "primitive": primitive,
         "references": sys.getrefcount,
         "special": inference_threads,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.schema import FunctionSchema
 
-__all__ = ["EffectType", "Tag", "check_tags", "kind_of"]
+__all__ = ["EffectType", "Tag", "as_tags", "check_tags", "kind_of"]
 
 
 class Tag(enum.Enum):
@@ -45,6 +45,29 @@ class EffectType(enum.Enum):
     """
 
     ORDERED = "ordered"
+
+
+def as_tags(where: str, tags: Any) -> tuple[Tag | str, ...]:
+    """Return one tag or several as a tuple.
+
+    Raises
+    ------
+    TypeError
+        Something is neither a `Tag` nor a note in words.
+    """
+    given = (tags,) if isinstance(tags, (Tag, str)) else tags
+    try:
+        found = tuple(given)
+    except TypeError:
+        found = (given,)
+    wrong = [t for t in found if not isinstance(t, (Tag, str))]
+    if wrong:
+        message = (
+            f"[{where}] argument 'tags': expected members of tensorplay.library.Tag, or notes as "
+            f"strings, got {wrong[0]!r}."
+        )
+        raise TypeError(message)
+    return found
 
 
 def kind_of(schema: FunctionSchema, tags: Iterable[Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import tensorplay as tp
 from tensorplay import Tensor, library
 from tensorplay.library import EffectType, Library, Tag, custom_op
+from tensorplay.library.registry import all_or_nothing
 from tests.library.cubes import x64
 
 
@@ -148,13 +151,26 @@ def test_a_second_definition_of_a_namespace(ns: str) -> None:
     Library(ns, "DEF").close()
 
 
-def test_the_same_place_starts_a_namespace_again(ns: str) -> None:
-    for number in range(2):
-        lib = Library(ns, "DEF")
-        lib.define("f(Tensor x) -> Tensor")
-        lib.impl("f", lambda x, n=number: x + n)
-    assert getattr(tp.ops, ns).f(tp.zeros(1)).tolist() == [1]
-    lib.close()
+def test_a_module_that_is_loaded_again_starts_its_namespace_anew(ns: str) -> None:
+    text = f"lib = library.Library('{ns}', 'DEF')\nlib.define('f(Tensor x) -> Tensor')\n"
+    for body in ("x + 1", "x + 2"):
+        scope = {"__name__": "tests_reloaded", "library": library}
+        exec(compile(text, "reloaded.py", "exec"), scope)  # noqa: S102 - as a reload does
+        exec(f"lib.impl('f', lambda x: {body})", scope)  # noqa: S102
+    assert getattr(tp.ops, ns).f(tp.zeros(1)).tolist() == [2]
+    library.remove(f"{ns}::f")
+
+
+def test_a_function_that_is_called_twice_defines_twice(ns: str) -> None:
+    def make() -> Library:
+        return Library(ns, "DEF")
+
+    first = make()
+    first.define("f(Tensor x) -> Tensor")
+    with pytest.raises(RuntimeError, match="only a single DEF Library"):
+        make()
+    assert library.has_op(f"{ns}::f")
+    first.close()
 
 
 def test_libraries_check_what_they_are_given(ns: str) -> None:
@@ -212,11 +228,23 @@ def test_overloads(ns: str) -> None:
         library.register_fake(packet, lambda x: x)
     lib.define("add(Tensor x) -> Tensor")
     lib.impl("add", lambda x: x.clone())
-    op = getattr(tp.ops, ns).add
+    both = getattr(tp.ops, ns).add
+    op = both.default
     assert op.default is op
+    assert library.get_op(f"{ns}::add") is op
+    assert both(tp.ones(1)).tolist() == [1]
+    assert both(tp.ones(1), 2).tolist() == [3]
     assert op.pair(tp.ones(1), tp.ones(1), tp.ones(1)).tolist() == [3]
-    with pytest.raises(AttributeError, match="overloads: default, Scalar, pair"):
-        _ = op.nothing
+    for found in (op, both):
+        with pytest.raises(AttributeError, match="overloads: default, Scalar, pair"):
+            _ = found.nothing
+    # The types of arguments choose, too.
+    lib.define("mul.Tensor(Tensor x, Tensor y) -> Tensor")
+    lib.define("mul.Scalar(Tensor x, Scalar y) -> Tensor")
+    lib.impl("mul.Tensor", lambda x, y: x * y)
+    lib.impl("mul.Scalar", lambda x, y: x * y + 100)
+    assert getattr(tp.ops, ns).mul(tp.ones(1), 2.0).tolist() == [102]
+    assert getattr(tp.ops, ns).mul(tp.ones(1), tp.ones(1)).tolist() == [1]
     lib.close()
 
 
@@ -329,6 +357,47 @@ def test_rules_of_tags(name: str, schema: str, tags: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         library.define(name, schema, tags=tags)
     assert not library.has_op(name)
+
+
+def test_what_is_no_tag(name: str) -> None:
+    assert custom_op(name, lambda x: x + 1, tags=Tag.pointwise).tags == (Tag.pointwise,)
+    for call in (
+        lambda: custom_op(f"{name}2", lambda x: x, tags=3),
+        lambda: library.define(f"{name}2", "(Tensor x) -> Tensor", tags=3),
+        lambda: library.infer_schema(lambda x: x, mutates_args=(), tags=(3,)),
+    ):
+        with pytest.raises(TypeError, match=r"argument 'tags': expected members of.*got 3"):
+            call()
+    with pytest.raises(ValueError, match=r"\[custom_op\] argument 'mutates_args'"):
+        custom_op(f"{name}2", lambda x: x, mutates_args=("q",))
+
+
+def test_readers_meet_a_whole_registry(name: str) -> None:
+    custom_op(name, lambda x: x + 1)
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                library.get_op(name)
+                dir(getattr(tp.ops, name.partition("::")[0]))
+            except BaseException as problem:  # noqa: BLE001  (shown below)
+                failures.append(problem)
+                return
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for turn in range(200):
+        with contextlib.suppress(ZeroDivisionError), all_or_nothing():
+            library.define(f"{name}_{turn % 3}.o{turn}", "(Tensor x) -> Tensor")
+            raise ZeroDivisionError
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert failures == []
+    assert not library.has_op(f"{name}_0.o0")
 
 
 def test_infer_schema_knows_tags() -> None:

@@ -35,3 +35,9 @@ def test_building_again_without_it_takes_it_back() -> None:
     x = tp.zeros(7)
     again(x)
     assert x[0] == 42
+
+
+def test_what_a_cell_binds_is_taken_for_the_operator() -> None:
+    bound = tpkernel.build(SNEAKY, "debug_bound", checks=False).module.sneaky
+    assert tp.library.opcheck(bound, (tp.rand(3),)) == {}
+    assert tp.library.get_op(bound) is bound.definition  # type: ignore[arg-type]

@@ -43,8 +43,8 @@ def opcheck(
 ) -> dict[str, tuple[OpCheckFailure, ...]]:
     """Check an operator's registration by calls of it.
 
-    The arguments are copied, and the operator is called a few dozen times. Whether a gradient is
-    right is another question: `tensorplay.autograd.gradcheck` answers it.
+    The arguments are copied, and the operator is called a few dozen times. The values of gradients
+    are not checked: `tensorplay.autograd.gradcheck` does that.
 
     Parameters
     ----------
@@ -57,7 +57,8 @@ def opcheck(
 
         - ``"test_schema"``: undeclared writes, results that share memory with arguments or each
           other, kinds of results, keyword calls and defaults, versions; `Tag.out` is not read;
-        - ``"test_autograd_registration"``: a gradient is there and fits its inputs;
+        - ``"test_autograd_registration"``: each input that requires one gets a gradient, of its
+          shape and dtype;
         - ``"test_faketensor"``: the fake kernel agrees with the kernel in count, shape, dtype,
           device and strides, and reads no data;
         - ``"test_aot_dispatch_static"`` and ``"test_aot_dispatch_dynamic"``: forward and backward
@@ -114,7 +115,7 @@ def opcheck(
     except TypeError as problem:
         message = f"[opcheck] {problem}. Expected the arguments of {definition.schema}."
         raise TypeError(message) from None
-    check = Checked(definition, arguments, atol, rtol, [], [])
+    check = Checked(definition, arguments, atol, rtol)
     for run in tests:
         run(check)
     for warning in check.warnings:
@@ -128,6 +129,12 @@ def opcheck(
 def _tests(wanted: str | Iterable[str]) -> list[Callable[[Checked], None]]:
     if wanted == "all":
         return list(TEST_UTILS.values())
+    given: Any = wanted
+    if not isinstance(given, (str, Iterable)):
+        message = (
+            f"[opcheck] argument 'test_utils': expected 'all' or names of tests, got {given!r}."
+        )
+        raise TypeError(message)
     names = [wanted] if isinstance(wanted, str) else list(wanted)
     unknown = [n for n in names if n not in TEST_UTILS]
     if unknown:

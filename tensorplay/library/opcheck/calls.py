@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-__all__ = ["REFUSALS", "Arguments", "Array", "Checked", "Outcome", "difference", "said"]
-
-#: What an operator may raise for a call that it does not take.
-REFUSALS = (TypeError, ValueError, IndexError, NotImplementedError, RuntimeError, ArithmeticError)
+__all__ = ["Arguments", "Array", "Checked", "Outcome", "difference", "said"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +109,14 @@ class Arguments:
         """Return all arguments by name."""
         return dict(zip([a.name for a in self.op.schema.arguments], self.values, strict=True))
 
+    def names(self) -> dict[int, str]:
+        """Return what each tensor among the arguments is called, by its identity."""
+        found: dict[int, str] = {}
+        for name, value in self.by_name().items():
+            for number, tensor in enumerate(flatten([value])):
+                found[id(tensor)] = f"{name}[{number}]" if isinstance(value, list) else name
+        return found
+
     def call(self) -> Any:
         """Call the operator, recording as the mode says."""
         args, kwargs = self.split()
@@ -135,13 +140,25 @@ class Checked:
     arguments: Arguments
     atol: float | None
     rtol: float | None
-    failures: list[OpCheckFailure]
-    warnings: list[str]
+    failures: list[OpCheckFailure] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    seen: set[tuple[str, str, str]] = field(default_factory=set)
 
-    def fail(self, test: str, code: str, message: str, variant: str = "") -> None:
-        """Note a failure, each kind once per test."""
-        if not any(f.test == test and f.code == code for f in self.failures):
-            self.failures.append(OpCheckFailure(test, code, message, variant))
+    def fail(
+        self,
+        test: str,
+        code: str,
+        message: str,
+        variant: str = "",
+        *,
+        subject: str = "",
+        cause: BaseException | None = None,
+    ) -> None:
+        """Note a failure; for each `subject`, such as a result, each kind once per test."""
+        key = (test, code, subject)
+        if key not in self.seen:
+            self.seen.add(key)
+            self.failures.append(OpCheckFailure(test, code, message, variant, cause))
 
     def differs(self, got: Any, expected: Any) -> str | None:
         """Say how two results differ; None if they do not."""

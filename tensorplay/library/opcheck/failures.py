@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["OpCheckError", "OpCheckFailure"]
 
@@ -21,12 +21,15 @@ class OpCheckFailure:
         What was expected, what was found, and what to change.
     variant
         The made call that shows it, such as ``"strided"``; empty for the call that was given.
+    cause
+        The exception behind it, if there is one.
     """
 
     test: str
     code: str
     message: str
     variant: str = ""
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         where = f" on the {self.variant} call" if self.variant else ""

@@ -9,7 +9,7 @@ from tensorplay.autograd import grad_mode
 from tensorplay.autograd.backward import grad
 from tensorplay.library.kernels import COMPOSITE
 from tensorplay.library.nested import flatten
-from tensorplay.library.opcheck.calls import REFUSALS, Arguments, Checked, said
+from tensorplay.library.opcheck.calls import Arguments, Checked, said
 from tensorplay.library.registry import find
 
 __all__ = ["check_gradients", "gradients_of"]
@@ -34,7 +34,7 @@ def check_gradients(check: Checked) -> None:
         with grad_mode.enable_grad():
             arguments = check.arguments.copied(requires_grad=True)
             outs = _differentiable(arguments.call())
-    except REFUSALS:
+    except Exception:  # noqa: BLE001
         return  # `test_schema` says what the call raises
     if not outs:
         return
@@ -62,19 +62,32 @@ def check_gradients(check: Checked) -> None:
 
 
 def gradients_of(check: Checked, test: str, arguments: Arguments, outs: list[Tensor]) -> None:
-    """Run backward from all results; the engine compares shapes and dtypes with the inputs'."""
+    """Run backward from all results; the engine compares shapes and dtypes with the inputs."""
     inputs = [t for t in arguments.tensors() if t.requires_grad]
     roots = [t for t in outs if t.requires_grad]
     try:
-        grad(roots, inputs, [_ones(t) for t in roots], allow_unused=True)
-    except REFUSALS as problem:
+        found = grad(roots, inputs, [_ones(t) for t in roots], allow_unused=True)
+    except Exception as problem:  # noqa: BLE001  (whatever a person's formula raises)
         advice = (
             "A formula runs without data when shapes are computed: no .numpy(), .item() or "
             "branches on values in it."
             if inputs[0].is_meta
             else "Mend the formula or its setup_context."
         )
-        check.fail(test, "gradient_error", f"backward raises {said(problem)} {advice}")
+        text = f"backward raises {said(problem)} {advice}"
+        check.fail(test, "gradient_error", text, cause=problem)
+        return
+    names = arguments.names()
+    for tensor, gradient in zip(inputs, found, strict=True):
+        if gradient is None:
+            check.fail(
+                test,
+                "missing_gradient",
+                f"argument '{names[id(tensor)]}' requires a gradient, and the formula returns None "
+                "for it. Return its gradient, or zeros (x.new_zeros(x.shape)) if it has no "
+                "influence.",
+                subject=names[id(tensor)],
+            )
 
 
 def _is_registered(op: Any) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.library.nested import flatten
-from tensorplay.library.opcheck.calls import REFUSALS, Arguments, Checked
+from tensorplay.library.opcheck.calls import Arguments, Checked
 from tensorplay.library.opcheck.fake import compare_with_fake
 from tensorplay.library.opcheck.gradients import gradients_of
 
@@ -36,7 +36,7 @@ def check_dynamic(check: Checked) -> None:
     other = _resized(check.arguments)
     try:
         outcome = other.copied().run()
-    except REFUSALS:
+    except Exception:  # noqa: BLE001
         _capture(check, test, check.arguments)
         return
     compare_with_fake(check, test, other, outcome, "resized")
@@ -53,7 +53,7 @@ def _capture(check: Checked, test: str, arguments: Arguments) -> None:
         with grad_mode.enable_grad():
             meta = arguments.on_meta(requires_grad=True)
             result = meta.call()
-    except REFUSALS:
+    except Exception:  # noqa: BLE001
         return  # `test_faketensor` says what the fake kernel raises
     outs = [
         t
