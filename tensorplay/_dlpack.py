@@ -23,7 +23,7 @@ from tensorplay.autograd import grad_mode
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["from_dlpack", "from_numpy", "to_dlpack", "writable_alias"]
+__all__ = ["from_dlpack", "from_numpy", "to_dlpack", "words", "writable_alias"]
 
 K_DL_UINT: Final = 1
 # DLPack's codes of the types that NumPy does not export; those of 8 bits came with version 1.1.
@@ -154,6 +154,9 @@ def _dlpack(
         message = "[__dlpack__] a tensor on device meta has no memory to exchange."
         raise BufferError(message)
     array = self._array
+    if not isinstance(array, np.ndarray):
+        message = "[__dlpack__] one sample of a batch (vmap) has no memory of its own to exchange."
+        raise BufferError(message)  # noqa: TRY004  (what an exporter says)
     if max_version is None and not array.flags.writeable and not copy:
         message = (
             "[__dlpack__] expected memory that may be written, got read-only one, which a "
@@ -353,7 +356,7 @@ attach("__dlpack__", _dlpack)
 attach("__dlpack_device__", _dlpack_device)
 
 
-def _words() -> list[tuple[Any, Any, int, int]]:
+def words() -> list[tuple[Any, Any, int, int]]:
     """Return each element type as NumPy's, ours, and DLPack's code and bits."""
     kinds = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
     return [
@@ -362,7 +365,7 @@ def _words() -> list[tuple[Any, Any, int, int]]:
 
 
 if _native.core is not None:
-    _native.core.configure(Tensor, wrap, grad_mode.state, inference_threads, _words())
+    _native.core.configure(Tensor, wrap, grad_mode.state, inference_threads, words())
     # What the engine asks a type for: tensors go in without a call of `__dlpack__`, and what a
     # kernel returns comes back as a tensor of ours.
     attach("__dlpack_c_exchange_api__", _native.core.exchange_table)

@@ -51,6 +51,11 @@ tvm::ffi::Tensor make(int64_t n, int64_t code, int64_t bits, int64_t lanes, int6
                  static_cast<uint16_t>(lanes)},
       DLDevice{static_cast<DLDeviceType>(device), 0});
 }
+tvm::ffi::Tensor shaped(int64_t a, int64_t b, int64_t c, int64_t bits) {
+  return tvm::ffi::Tensor::FromEnvAlloc(
+      TVMFFIEnvTensorAlloc, tvm::ffi::Shape({a, b, c}),
+      DLDataType{kDLInt, static_cast<uint8_t>(bits), 1}, DLDevice{kDLCPU, 0});
+}
 double first(tvm::ffi::TensorView x) { return static_cast<double*>(x.data_ptr())[0]; }
 """
 
@@ -63,7 +68,7 @@ from tensorplay import _native
 from tensorplay.utils import cpp_jit
 
 m = cpp_jit.load_inline("both", cpp_sources={SOURCE!r},
-                        functions=["copy", "kind", "same", "make", "first"])
+                        functions=["copy", "kind", "same", "make", "shaped", "first"])
 rows = [m.copy.__class__.__name__]
 
 def attempt(call):
@@ -90,13 +95,19 @@ with tp.no_grad():
 attempt(lambda: m.first(leaf.detach()))
 attempt(lambda: m.first(leaf * 2))
 attempt(lambda: m.first(tp.ones(2, device="meta")))
+attempt(lambda: m.copy(tp.ones(2), out=tp.ones(2, device="meta")))
+attempt(lambda: tp.func.vmap(lambda x: m.same(x))(tp.ones(3, 2)))
 view = tp.zeros(3, dtype=tp.float64)
 half = view[1:]
 view.mul_(tp.ones(3, dtype=tp.float64, requires_grad=True))
 attempt(lambda: m.first(half))
 for args in ((3, 2, 64, 1, 1), (3, 2, 7, 1, 1), (3, 2, 32, 4, 1), (3, 2, 32, 1, 2),
-             (-1, 2, 32, 1, 1), (2**61, 2, 64, 1, 1), (0, 6, 8, 1, 1)):
-    attempt(lambda: tuple(m.make(*args).shape))
+             (-1, 2, 32, 1, 1), (2**61, 2, 64, 1, 1), (0, 6, 8, 1, 1),
+             *((1, code, bits, 1, 1) for code in range(19) for bits in (4, 8, 16, 32, 64, 128))):
+    attempt(lambda: (tuple(m.make(*args).shape), m.make(*args).dtype))
+for args in ((2, 3, 4, 64), (0, 3, 4, 64), (2, 0, 4, 8), (0, 2**62, 1, 8), (0, 2**62, 2**62, 64),
+             (2**62, 2**62, 0, 64), (2**62, 0, 2**62, 64), (2**40, 2**40, 2**40, 64)):
+    attempt(lambda: (tuple(m.shaped(*args).shape), m.shaped(*args).stride()))
 attempt(lambda: m.make(3, 2, 64, 1, device=1).shape == (3, 2))
 attempt(lambda: m.first("x"))
 attempt(lambda: m.first())
@@ -111,7 +122,7 @@ print(json.dumps(rows))
 @pytest.fixture(scope="module")
 def kernels() -> Any:
     return cpp_jit.load_inline(
-        "native", cpp_sources=SOURCE, functions=["copy", "kind", "same", "make", "first"]
+        "native", cpp_sources=SOURCE, functions=["copy", "kind", "same", "make", "shaped", "first"]
     )
 
 
@@ -207,8 +218,24 @@ def test_subclasses_go_in_and_batches_do_not(kernels: Any) -> None:
         pass
 
     assert kernels.kind(Mine([1.0, 2.0])) == 20321
-    with pytest.raises((BufferError, RuntimeError, NotImplementedError, TypeError)):
+    with pytest.raises(
+        RuntimeError, match=r"^\[native::first\] argument 'x': vmap: the elements of a batched"
+    ):
         tp.func.vmap(lambda x: tp.tensor(kernels.first(x)))(tp.ones(3, 2, dtype=tp.float64))
+
+
+def test_a_tensor_without_memory_does_not_go_in(kernels: Any) -> None:
+    text = r"^\[native::{}\] argument '{}': expected a tensor with memory on cpu, got one on meta\."
+    with pytest.raises(ValueError, match=text.format("first", "x")):
+        kernels.first(tp.ones(2, device="meta"))
+    with pytest.raises(ValueError, match=text.format("copy", "out")):
+        kernels.copy(tp.ones(2), tp.ones(2, device="meta"))
+
+
+@pytest.mark.parametrize("code", [7, 8, 9, 14, 17])
+def test_types_that_the_runtime_lacks_are_not_allocated(kernels: Any, code: int) -> None:
+    with pytest.raises(ValueError, match=f"unsupported dlpack dtype: code {code}, bits 8, lanes 1"):
+        kernels.make(1, code, 8, 1, 1)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])

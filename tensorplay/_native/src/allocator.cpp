@@ -1,6 +1,7 @@
 // Memory for tensors that kernels return: one block for the structure, its shape and strides, and
 // the elements. Neither allocating nor freeing needs the interpreter, so any thread may do either.
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -11,32 +12,17 @@ namespace tensorplay {
 namespace {
 
 constexpr size_t kAlignment = 64;  // a cache line, and the widest vector register
+// Largest product of sizes that is a stride: in bytes of the widest element it is no overflow.
+constexpr int64_t kMostElements = INT64_MAX / 16;
+
+constexpr char kTooLarge[] =
+    "cannot allocate a kernel's result: its sizes multiply to more than memory has";
 
 std::atomic<int64_t> live{0};
 
 void free_block(DLManagedTensorVersioned* self) {
   live.fetch_sub(1, std::memory_order_relaxed);
   std::free(self);
-}
-
-bool is_known(DLDataType dtype) {
-  if (dtype.lanes != 1) return false;
-  const int bits = dtype.bits;
-  switch (dtype.code) {
-    case kDLInt:
-    case kDLUInt:
-      return bits == 8 || bits == 16 || bits == 32 || bits == 64;
-    case kDLFloat:
-      return bits == 16 || bits == 32 || bits == 64;
-    case kDLBfloat:
-      return bits == 16;
-    case kDLComplex:
-      return bits == 64 || bits == 128;
-    case kDLBool:
-      return bits == 8;
-    default:
-      return dtype.code >= 10 && dtype.code <= 13 && bits == 8;  // the float8 types NumPy can hold
-  }
 }
 
 int fail(DLSetError set_error, void* context, const char* kind, const char* text) {
@@ -80,19 +66,20 @@ int allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* context,
       std::snprintf(text + used, sizeof text - static_cast<size_t>(used), ndim == 1 ? ",)" : ")");
       return fail(set_error, context, "ValueError", text);
     }
-    if (size == 0) {
-      empty = true;
-    } else if (__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes)) {
-      return fail(set_error, context, "MemoryError", "cannot allocate a kernel's result: its sizes multiply to more than memory has");
+    empty = empty || size == 0;
+  }
+  if (empty) bytes = 0;  // whatever the other sizes are
+  for (int i = 0; i < ndim && !empty; ++i) {
+    if (__builtin_mul_overflow(bytes, static_cast<size_t>(prototype->shape[i]), &bytes)) {
+      return fail(set_error, context, "MemoryError", kTooLarge);
     }
   }
-  if (empty) bytes = 0;
   size_t head = sizeof(DLManagedTensorVersioned) + 2 * sizeof(int64_t) * static_cast<size_t>(ndim);
   head = (head + kAlignment - 1) / kAlignment * kAlignment;
   size_t total = 0;
   if (__builtin_add_overflow(head, bytes, &total) ||
       __builtin_add_overflow(total, kAlignment - 1, &total)) {
-    return fail(set_error, context, "MemoryError", "cannot allocate a kernel's result: its sizes multiply to more than memory has");
+    return fail(set_error, context, "MemoryError", kTooLarge);
   }
   total = total / kAlignment * kAlignment;
   auto* block = static_cast<char*>(std::aligned_alloc(kAlignment, total));
@@ -107,7 +94,8 @@ int allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* context,
   for (int i = ndim - 1; i >= 0; --i) {
     shape[i] = prototype->shape[i];
     strides[i] = step;
-    step *= shape[i] > 0 ? shape[i] : 1;
+    const int64_t size = shape[i] > 0 ? shape[i] : 1;
+    if (size <= kMostElements / step) step *= size;  // always, unless another size is zero
   }
   made->version = {kMajor, kMinor};
   made->manager_ctx = nullptr;

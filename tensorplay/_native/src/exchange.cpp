@@ -245,6 +245,8 @@ void release_import(PyObject* capsule) {
 
 }  // namespace
 
+bool is_known(DLDataType word) { return find(word) != nullptr; }
+
 bool is_tensor(PyObject* object) { return Py_TYPE(object) == tensor_type; }
 
 int from_object(void* object, DLManagedTensorVersioned** out) {

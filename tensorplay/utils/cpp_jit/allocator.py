@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import itertools
 import sys
 from pathlib import Path
@@ -25,16 +26,16 @@ from tensorplay import _native
 _CPU = 1
 _ALIGNMENT = 64
 
-# DLDataTypeCode of dlpack.h: the widths that the runtime can represent.
-_WIDTHS: dict[int, frozenset[int]] = {
-    0: frozenset({8, 16, 32, 64}),  # int
-    1: frozenset({8, 16, 32, 64}),  # uint
-    2: frozenset({16, 32, 64}),  # float
-    4: frozenset({16}),  # bfloat
-    5: frozenset({64, 128}),  # complex
-    6: frozenset({8}),  # bool
-    **dict.fromkeys(range(7, 15), frozenset({8})),  # float8
-}
+# Largest product of sizes that is a stride: in bytes of the widest element it is no overflow.
+_MOST_ELEMENTS = (2**63 - 1) // 16
+
+
+@functools.cache
+def _known_types() -> frozenset[tuple[int, int]]:
+    """Return DLPack's codes and bits of the types that the runtime can represent."""
+    from tensorplay._dlpack import words
+
+    return frozenset((code, bits) for _, _, code, bits in words())
 
 
 class _Device(ctypes.Structure):
@@ -113,7 +114,7 @@ def _new_tensor(prototype: _Tensor) -> int:
             f"cannot allocate a kernel's result: expected device cpu, got DLPack device type "
             f"{device.device_type}"
         )
-    if dtype.lanes != 1 or dtype.bits not in _WIDTHS.get(dtype.code, ()):
+    if dtype.lanes != 1 or (dtype.code, dtype.bits) not in _known_types():
         raise ValueError(
             f"unsupported dlpack dtype: code {dtype.code}, bits {dtype.bits}, lanes {dtype.lanes}"
         )
@@ -132,7 +133,9 @@ def _new_tensor(prototype: _Tensor) -> int:
     start = buffer.ctypes.data
     strides = [1] * len(sizes)
     for i in range(len(sizes) - 2, -1, -1):
-        strides[i] = strides[i + 1] * sizes[i + 1]
+        size = max(sizes[i + 1], 1)  # where one is zero the others may be anything
+        fits = size <= _MOST_ELEMENTS // strides[i + 1]
+        strides[i] = strides[i + 1] * size if fits else strides[i + 1]
     array = ctypes.c_int64 * max(len(sizes), 1)
     shape_memory, stride_memory = array(*sizes), array(*strides)
     number = next(_numbers)

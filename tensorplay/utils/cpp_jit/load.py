@@ -48,9 +48,11 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
     TypeError
         Number or kinds of arguments do not fit the C++ signature.
     ValueError
-        An integer does not fit its C++ type; the kernel wrote to a read-only array.
+        An integer does not fit its C++ type; the kernel wrote to a read-only array;
+        an argument has no memory (device meta).
     RuntimeError
-        A tensor requires grad while gradients are recorded: a kernel records none.
+        A tensor requires grad while gradients are recorded: a kernel records none; or it is one
+        sample of a ``vmap``.
     """
 
     def __init__(
@@ -184,7 +186,18 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
                     "x.detach(), call it under tp.no_grad(), or make it an operator with "
                     "tp.library.custom_op."
                 ) from error
-            array = _read_only_array(value)
+            if getattr(value, "is_meta", False) is True:
+                raise ValueError(
+                    f"[{self._shown}] {self._argument(position)}: expected a tensor with memory on "
+                    "cpu, got one on meta. Write tp.empty_like(x, device='cpu') and fill it, or "
+                    "make the kernel an operator with tp.library.custom_op and a fake, which "
+                    "computes on shapes alone."
+                ) from error
+            try:
+                array = _read_only_array(value)
+            except RuntimeError as problem:  # the sample of a vmap, which says what to write
+                text = str(problem).partition("] ")[2]
+                raise RuntimeError(f"[{self._shown}] {self._argument(position)}: {text}") from error
             if array is None:
                 continue
             parameters = self._parameters or ()
