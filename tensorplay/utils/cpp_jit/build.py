@@ -76,6 +76,8 @@ class Build:
         Complete output of the commands.
     signatures
         Parameter names of the functions found in the source: name to ``[name, type, default]``.
+    results
+        What the functions found in the source return: name to C++ type.
     docs
         Documentation of exports.
     stateful
@@ -104,6 +106,7 @@ class Build:
     rung: str
     log: str
     signatures: Mapping[str, tuple[tuple[str, str, str | None], ...]] = field(default_factory=dict)
+    results: Mapping[str, str] = field(default_factory=dict)
     docs: Mapping[str, str] = field(default_factory=dict)
     stateful: bool = False
     unloadable: bool = False
@@ -155,6 +158,7 @@ class Build:
             "rung": self.rung,
             "log": self.log,
             "signatures": {k: [list(p) for p in v] for k, v in self.signatures.items()},
+            "results": dict(self.results),
             "docs": dict(self.docs),
             "stateful": self.stateful,
             "unloadable": self.unloadable,
@@ -286,6 +290,7 @@ def facts_of(unit: Unit) -> dict[str, Any]:
             for function in functions
             if names.count(function.name) == 1
         },
+        "results": {f.name: f.result for f in functions if names.count(f.name) == 1},
         "docs": {name: doc for name, doc in unit.exports.items() if doc},
         "stateful": found.stateful or generated.stateful or hidden,
         "unloadable": not (leaves or unit.options.ldflags or threaded),
@@ -398,6 +403,7 @@ def _build_of(cache: Cache, entry: str, data: dict[str, Any], *, cached: bool) -
         rung=data["rung"],
         log=data["log"],
         signatures={k: tuple((p[0], p[1], p[2]) for p in v) for k, v in data["signatures"].items()},
+        results=data.get("results", {}),  # older entries do not say
         docs=data["docs"],
         stateful=data["stateful"],
         unloadable=data["unloadable"] and data["rung"] == "light" and data["cuda"] is None,

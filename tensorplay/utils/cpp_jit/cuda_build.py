@@ -111,6 +111,7 @@ def build_cuda(unit: CudaUnit) -> Build:
             more = facts_of(unit.cuda)
             known = {n: p for n, p in more["signatures"].items() if n in unit.cuda.exports}
             found["signatures"] |= known
+            found["results"] |= {n: r for n, r in more["results"].items() if n in known}
             found["docs"] |= more["docs"]
         inputs = {
             **found["inputs"],

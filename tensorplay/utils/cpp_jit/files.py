@@ -121,7 +121,7 @@ def build_files(
             **common_inputs(),
         }
         states = {"stateful": True, "unloadable": False}
-        return {"signatures": {}, "docs": {}, "inputs": inputs, **states}
+        return {"signatures": {}, "results": {}, "docs": {}, "inputs": inputs, **states}
 
     return find_or_build(name, request, chosen_cache(options), produce, facts, tree.others())
 

@@ -21,6 +21,7 @@ import numpy as np
 from tensorplay import _native
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.source import Parameter
+from tensorplay.utils.cpp_jit.type_schema import type_schema
 
 if TYPE_CHECKING:
     from tensorplay.utils.cpp_jit.build import Build
@@ -337,6 +338,8 @@ class Module:
         Parameters and documentation by function, where they are known.
     launched
         Those that are CUDA kernels.
+    results
+        Types that functions return, where they are known.
 
     Attributes
     ----------
@@ -355,8 +358,10 @@ class Module:
         signatures: Signatures | None = None,
         docs: Mapping[str, str] | None = None,
         launched: Collection[str] = (),
+        results: Mapping[str, str] | None = None,
     ) -> None:
         self._module = module
+        self._results = dict(results or {})
         self._launched = frozenset(launched)
         self._signatures = dict(signatures or {})
         self._docs = dict(docs or {})
@@ -411,9 +416,23 @@ class Module:
         return doc
 
     def get_function_metadata(self, name: str) -> dict[str, Any] | None:
-        """Return the engine's metadata of an export, or None where it was not compiled in."""
+        """Return the types of an export as the engine describes them.
+
+        Returns
+        -------
+        dict or None
+            ``{"type_schema": text}``, the text being the engine's JSON of the C++ signature (see
+            ``tvm_ffi.core.TypeSchema.from_json_str``): compiled in, or else from the source. None
+            where neither is known, as of files that were built elsewhere, or of functions that a
+            macro makes.
+        """
         metadata: dict[str, Any] | None = self._module.get_function_metadata(name)
-        return metadata
+        known = self._signatures.get(name)
+        if metadata or known is None or name not in self._results:
+            return metadata
+        if not self.implements_function(name):
+            return None
+        return {"type_schema": type_schema(self._results[name], [str(p[1]) for p in known])}
 
     def declare_read_only(self, function: str, parameters: Collection[str]) -> None:
         """State that a kernel never writes to some arguments.
@@ -461,6 +480,7 @@ def load_build(build: Build, keep: bool | None = None) -> Module:
         build.signatures,
         build.docs,
         (build.cuda or {}).get("launch", ()),
+        build.results,
     )
     module.build = build
     if not build.stateful:
@@ -493,7 +513,15 @@ def load_module(path: str | os.PathLike[str], **kwargs: Any) -> Module:
     if not ours:
         described = {}
     launched = (described.get("cuda") or {}).get("launch", ())
-    return Module(module, name, file, described.get("signatures"), described.get("docs"), launched)
+    return Module(
+        module,
+        name,
+        file,
+        described.get("signatures"),
+        described.get("docs"),
+        launched,
+        described.get("results"),
+    )
 
 
 def system_lib(symbol_prefix: str = "") -> Module:

@@ -399,7 +399,7 @@ def _function(flat: str, head: str, start: int) -> Function | None:
     result = re.sub(r"\b(?:static|inline|extern|constexpr|noexcept)\b|\"\s*\"", "", result).strip()
     parameters = tuple(
         parameter
-        for text in _split(head[left + 1 : right])
+        for text in split_at_commas(head[left + 1 : right])
         if (parameter := _parameter(text)) is not None
     )
     return Function(name[1], " ".join(result.split()), parameters,
@@ -428,7 +428,7 @@ def _parameter_list(head: str) -> tuple[int, int] | None:
     return None
 
 
-def _split(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Split at commas outside brackets."""
     parts: list[str] = []
     depth = 0
