@@ -7,12 +7,15 @@ NumPy itself.
 from __future__ import annotations
 
 import operator
+import string
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from tensorplay import linalg
 from tensorplay._creation import as_tensor, full_like, ones_like, zeros_like
+from tensorplay._dtype import promote_types
 from tensorplay._tensor import Tensor
 from tensorplay.ops import OPERATORS
 from tensorplay.ops.indexing import repeat_interleave
@@ -21,7 +24,7 @@ from tensorplay.ops.linalg import einsum, tensordot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FUNCTIONS", "INFORMATION", "WRITERS"]
+__all__ = ["FUNCTIONS", "INFORMATION", "REAL_ONLY", "WRITERS", "reduced"]
 
 
 def _tensor(x: Any) -> Tensor:
@@ -39,6 +42,30 @@ def _flat(x: Any, axis: Any) -> tuple[Tensor, int]:
     return (x.reshape(-1), 0) if axis is None else (x, axis)
 
 
+def _floating(x: Any) -> Tensor:
+    """Return the tensor in the type in which NumPy computes means and decompositions."""
+    x = _tensor(x)
+    found: Tensor = x if x.dtype.is_differentiable else x.double()
+    return found
+
+
+def reduced(name: str, a: Any, axis: Any, *, keepdims: bool = False, **options: Any) -> Any:
+    """Reduce along `axis`: None stands for all dimensions, and an empty tuple for none."""
+    a = _tensor(a)
+    if axis == ():
+        a, axis, keepdims = a.unsqueeze(-1), -1, False
+    if name == "prod" and isinstance(axis, tuple):
+        for n in sorted(normalize_axis_tuple(axis, a.ndim), reverse=True):
+            a = _call(name, a, n, keepdim=keepdims, **options)
+        return a
+    if axis is None and name == "prod":
+        result = _call(name, a, **options)
+        return result.reshape((1,) * a.ndim) if keepdims else result
+    if name in {"amax", "amin"}:
+        axis = _all_axes(a, axis)
+    return _call(name, a, axis, keepdim=keepdims, **options)
+
+
 def _all_axes(x: Tensor, axis: Any) -> Any:
     return tuple(range(x.ndim)) if axis is None else axis
 
@@ -46,37 +73,23 @@ def _all_axes(x: Tensor, axis: Any) -> Any:
 # --- reductions -----------------------------------------------------------------------------------
 
 
-def _sum(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    return _call("sum", _tensor(a), axis, keepdims)
+def _reduction(name: str) -> Callable[..., Any]:
+    def function(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        return reduced(name, a, axis, keepdims=keepdims)
+
+    return function
 
 
 def _mean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    a = _tensor(a)
-    return _call("mean", a if a.dtype.is_differentiable else a.double(), axis, keepdims)
+    return reduced("mean", _floating(a), axis, keepdims=keepdims)
 
 
 def _spread(name: str) -> Callable[..., Any]:
     def function(
         a: Any, axis: Any = None, *, ddof: float = 0, correction: float = 0, keepdims: bool = False
     ) -> Any:
-        a = _tensor(a)
-        a = a if a.dtype.is_differentiable else a.double()
-        return _call(name, a, axis, keepdim=keepdims, correction=ddof or correction)
-
-    return function
-
-
-def _prod(a: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
-    a = _tensor(a)
-    if axis is None and keepdims:
-        return _call("prod", a).reshape((1,) * a.ndim)
-    return _call("prod", a) if axis is None else _call("prod", a, axis, keepdims)
-
-
-def _extreme(name: str) -> Callable[..., Any]:
-    def function(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-        a = _tensor(a)
-        return _call(name, a, _all_axes(a, axis), keepdims)
+        correction = ddof or correction
+        return reduced(name, _floating(a), axis, keepdims=keepdims, correction=correction)
 
     return function
 
@@ -88,16 +101,10 @@ def _position(name: str) -> Callable[..., Any]:
     return function
 
 
-def _truth(name: str) -> Callable[..., Any]:
-    def function(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-        return _call(name, _tensor(a), axis, keepdims)
-
-    return function
-
-
 def _scan(name: str) -> Callable[..., Any]:
     def function(a: Any, axis: int | None = None) -> Any:
-        return _call(name, *_flat(a, axis))
+        a, axis = _flat(a, axis)
+        return _call(name, a if a.ndim else a.reshape(1), axis)
 
     return function
 
@@ -163,8 +170,7 @@ def _squeeze(a: Any, axis: Any = None) -> Any:
 def _expand_dims(a: Any, axis: Any) -> Any:
     a = _tensor(a)
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    rank = a.ndim + len(axes)
-    for n in sorted(n % rank for n in axes):
+    for n in sorted(normalize_axis_tuple(axes, a.ndim + len(axes))):
         a = a.unsqueeze(n)
     return a
 
@@ -183,7 +189,13 @@ def _flip(m: Any, axis: Any = None) -> Any:
 
 
 def _roll(a: Any, shift: Any, axis: Any = None) -> Any:
-    return _call("roll", _tensor(a), shift, axis)
+    a = _tensor(a)
+    if axis is None:
+        return _call("roll", a, int(np.sum(shift)))
+    shifts, axes = np.broadcast_arrays(shift, axis)
+    if not axes.size:
+        return a.clone()
+    return _call("roll", a, tuple(shifts.ravel().tolist()), tuple(axes.ravel().tolist()))
 
 
 def _tile(A: Any, reps: Any) -> Any:
@@ -201,7 +213,8 @@ def _diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 def _triangle(name: str) -> Callable[..., Any]:
     def function(m: Any, k: int = 0) -> Any:
-        return _call(name, _tensor(m), k)
+        m = _tensor(m)
+        return _call(name, m.broadcast_to((len(m), len(m))) if m.ndim == 1 else m, k)
 
     return function
 
@@ -233,6 +246,12 @@ def _argsort(a: Any, axis: int | None = -1, *, stable: bool = False) -> Any:
 def _take(a: Any, indices: Any, axis: int | None = None) -> Any:
     a, axis = _flat(a, axis)
     indices = _tensor(indices)
+    if indices.numel() and indices.dtype.is_differentiable:
+        raise TypeError(
+            f"[take] argument 'indices': expected integers, got {indices.dtype!r}. Write x.long()."
+        )
+    indices = indices.long()
+    indices = indices.where(indices >= 0, indices + a.size(axis))
     taken = a.index_select(axis, indices.reshape(-1))
     axis %= a.ndim
     return taken.reshape((*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :]))
@@ -279,19 +298,38 @@ def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     return tensordot(_tensor(a), _tensor(b), axes)
 
 
-def _einsum(subscripts: str, /, *operands: Any) -> Any:
+def _einsum(subscripts: Any, /, *operands: Any) -> Any:
+    if not isinstance(subscripts, str):
+        return _einsum_of_pairs((subscripts, *operands))
     return einsum(subscripts, *map(_tensor, operands))
+
+
+def _einsum_of_pairs(given: tuple[Any, ...]) -> Any:
+    """Take operands that are followed by the numbers of their dimensions, and those of the result.
+
+    They are letters of an equation: in order of the alphabet, which a result without numbers takes.
+    """
+    letters = string.ascii_uppercase + string.ascii_lowercase
+
+    def term(numbers: Any) -> str:
+        return "".join("..." if n is Ellipsis else letters[operator.index(n)] for n in numbers)
+
+    count = len(given) // 2
+    equation = ",".join(term(numbers) for numbers in given[1 : 2 * count : 2])
+    if len(given) % 2:
+        equation += "->" + term(given[-1])
+    return einsum(equation, *map(_tensor, given[: 2 * count : 2]))
 
 
 def _of_matrix(function: Callable[..., Any]) -> Callable[..., Any]:
     def applied(a: Any) -> Any:
-        return function(_tensor(a))
+        return function(_floating(a))
 
     return applied
 
 
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    x = _tensor(x)
+    x = _floating(x)
     if ord is None and axis is None:
         norm = linalg.vector_norm(x)
         return norm.reshape((1,) * x.ndim) if keepdims else norm
@@ -299,7 +337,13 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
 
 
 def _solve(a: Any, b: Any) -> Any:
-    return linalg.solve(_tensor(a), _tensor(b))
+    a, b = _floating(a), _floating(b)
+    d = promote_types(a.dtype, b.dtype)
+    a, b = a.to(d), b.to(d)
+    if b.ndim == 1:
+        return linalg.solve(a, b.unsqueeze(-1).broadcast_to((*a.shape[:-1], 1))).squeeze(-1)
+    # Else it is matrices, also where the operator would take it for as many vectors.
+    return linalg.solve(a, b.broadcast_to((*a.shape[:-2], *b.shape)) if b.ndim < a.ndim else b)
 
 
 def _trace(a: Any) -> Any:
@@ -330,11 +374,12 @@ def _full_like(a: Any, fill_value: Any, dtype: Any = None) -> Any:
 
 
 FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {
-    np.sum: _sum, np.mean: _mean, np.std: _spread("std"), np.var: _spread("var"), np.prod: _prod,
-    np.max: _extreme("amax"), np.amax: _extreme("amax"), np.min: _extreme("amin"),
-    np.amin: _extreme("amin"), np.argmax: _position("argmax"), np.argmin: _position("argmin"),
-    np.any: _truth("any"), np.all: _truth("all"), np.cumsum: _scan("cumsum"),
-    np.cumprod: _scan("cumprod"), np.count_nonzero: _truth("count_nonzero"),
+    np.sum: _reduction("sum"), np.mean: _mean, np.std: _spread("std"), np.var: _spread("var"),
+    np.prod: _reduction("prod"), np.max: _reduction("amax"), np.amax: _reduction("amax"),
+    np.min: _reduction("amin"), np.amin: _reduction("amin"), np.argmax: _position("argmax"),
+    np.argmin: _position("argmin"), np.any: _reduction("any"), np.all: _reduction("all"),
+    np.cumsum: _scan("cumsum"), np.cumprod: _scan("cumprod"),
+    np.count_nonzero: _reduction("count_nonzero"),
     np.concatenate: _concatenate, np.stack: _stack, np.vstack: _vstack, np.hstack: _hstack,
     np.reshape: _reshape, np.transpose: _transpose, np.swapaxes: _swapaxes,
     np.moveaxis: _moveaxis, np.squeeze: _squeeze, np.expand_dims: _expand_dims,
@@ -349,6 +394,12 @@ FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {
     np.linalg.norm: _norm, np.isclose: _close("isclose"), np.allclose: _close("allclose"),
     np.zeros_like: _like(zeros_like), np.ones_like: _like(ones_like), np.full_like: _full_like,
 }  # fmt: skip
+
+# Of these functions, the operators know no complex numbers, which NumPy orders by the real part.
+REAL_ONLY: Final = frozenset({
+    np.max, np.amax, np.min, np.amin, np.argmax, np.argmin, np.sort, np.argsort, np.round,
+    np.around, np.clip, np.nan_to_num,
+})  # fmt: skip
 
 # Functions that ask about shapes and types, or show elements, whatever requires grad.
 INFORMATION: Final = frozenset({

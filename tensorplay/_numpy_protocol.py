@@ -31,11 +31,10 @@ __all__: list[str] = []
 # NumPy's name of each function of one result, and the operator that answers it.
 UFUNCS: Final[dict[str, str]] = {
     **{name: name for name in (
-        *("add", "arctan2", "ceil", "copysign", "cos", "cosh", "equal", "exp", "exp2", "expm1"),
-        *("floor", "floor_divide", "fmax", "fmin", "fmod", "greater", "greater_equal", "hypot"),
-        *("isfinite", "isinf", "isnan", "less", "less_equal", "log", "log10", "log1p", "log2"),
-        *("logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul"),
-        *("maximum", "minimum", "nextafter", "not_equal", "reciprocal", "remainder", "sign"),
+        *("add", "ceil", "copysign", "cos", "cosh", "exp", "exp2", "expm1", "floor"),
+        *("floor_divide", "fmax", "fmin", "fmod", "hypot", "isfinite", "isinf", "isnan", "log"),
+        *("log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or"),
+        *("logical_xor", "matmul", "maximum", "minimum", "nextafter", "reciprocal", "remainder"),
         *("signbit", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc", "bitwise_and"),
         *("bitwise_or", "bitwise_xor"),
     )},
@@ -52,6 +51,10 @@ REDUCTIONS: Final = {
     "add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin", "logical_and": "all",
     "logical_or": "any",
 }  # fmt: skip
+# Of complex numbers, the operators of these have no rule, or one of their own: NumPy answers.
+REAL_ONLY: Final = frozenset({
+    np.maximum, np.minimum, np.fmax, np.fmin, np.rint, np.fabs, np.signbit,
+})  # fmt: skip
 SCANS: Final = {"add": "cumsum", "multiply": "cumprod"}
 
 
@@ -130,7 +133,11 @@ def _array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: 
     if method == "__call__" and not kwargs:
         found = ANSWERS.get(ufunc)
         if found is not None and _OPERANDS[ufunc].issuperset(map(type, inputs)):
-            return found.function(*inputs)  # the commonest calls: ``array + x``
+            try:
+                return found.function(*inputs)  # the commonest calls: ``array + x``
+            except TypeError:
+                if ufunc not in REAL_ONLY or not any(map(_is_complex, inputs)):
+                    raise
     outs = kwargs.get("out", ())
     if not all(_is_known(x) for x in (*inputs, *[o for o in outs if o is not None])):
         return NotImplemented
@@ -156,7 +163,13 @@ _ARITHMETIC: Final = frozenset({Tensor, np.ndarray, np.float64, np.float32, np.i
 _OPERANDS: Final = {
     ufunc: _ARITHMETIC if getattr(found, "scalars", False) else frozenset({Tensor})
     for ufunc, found in ANSWERS.items()
-}
+} | {ufunc: frozenset() for ufunc in (np.fabs, np.signbit)}  # not as the operators do it
+
+
+def _is_complex(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.dtype.is_complex
+    return isinstance(value, complex) or np.asarray(value).dtype.kind == "c"
 
 
 def _operand(value: Any, *, number: bool) -> Any:
@@ -169,8 +182,11 @@ def _by_operator(ufunc: Any, inputs: tuple[Any, ...]) -> Any:
     if ufunc is np.divmod:
         return tuple(_by_operator(f, inputs) for f in (np.floor_divide, np.remainder))
     found = ANSWERS.get(ufunc)
-    if found is None:
+    if found is None or (ufunc in REAL_ONLY and any(map(_is_complex, inputs))):
         return None
+    if ufunc is np.fabs:
+        x = _operand(inputs[0], number=False)
+        return found.function(x if x.dtype.is_floating_point else x * 1.0)
     number = len(inputs) > 1 and bool(getattr(found, "scalars", False))
     return found.function(*[_operand(x, number=number) for x in inputs])
 
@@ -184,14 +200,16 @@ def _reduce(name: str, x: Any, axis: Any = 0, keepdims: bool = False, dtype: Any
     found = REDUCTIONS.get(name)
     if found is None:
         return None
-    options: dict[str, Any] = {"keepdim": keepdims}
+    if found in {"amax", "amin"} and _is_complex(x):
+        return None
+    options: dict[str, Any] = {}
     if dtype is not None:
         if found not in {"sum", "prod"}:
             return None
         options["dtype"] = _our_dtype(dtype)
-    if found == "prod" and not isinstance(axis, int):
-        return None
-    return OPERATORS[found].function(x, axis, **options)
+    from tensorplay._numpy_functions import reduced
+
+    return reduced(found, x, axis, keepdims=keepdims, **options)
 
 
 def _our_dtype(d: Any) -> Any:
@@ -230,10 +248,12 @@ def _array_function(
     """Answer NumPy's other functions; see the module's text."""
     if not all(issubclass(t, (Tensor, np.ndarray)) for t in types):
         return NotImplemented
-    from tensorplay._numpy_functions import FUNCTIONS, INFORMATION, WRITERS
+    from tensorplay import _numpy_functions as known
 
     name = func.__name__
-    ours = FUNCTIONS.get(func)
+    ours = known.FUNCTIONS.get(func)
+    if func in known.REAL_ONLY and any(map(_is_complex, _tensors_in([args, kwargs]))):
+        ours = None
     if ours is not None:
         try:
             _signature(ours).bind(*args, **kwargs)
@@ -241,11 +261,11 @@ def _array_function(
             pass
         else:
             return ours(*args, **kwargs)
-    if func in INFORMATION:
+    if func in known.INFORMATION:
         # Not about elements, so that nothing can be lost.
         return func(*_bare(args), **_bare(kwargs))
     args, kwargs = _named_out(func, args, kwargs)
-    return _by_numpy(name, func, args, kwargs, at=func in WRITERS)
+    return _by_numpy(name, func, args, kwargs, at=func in known.WRITERS)
 
 
 def _named_out(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

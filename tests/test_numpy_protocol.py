@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -316,6 +317,115 @@ def test_questions_about_a_tensor_do_not_need_its_elements() -> None:
     assert np.array_equal(x, x) is True
     assert np.allclose(x, x) is True
     assert np.result_type(x) == np.float32
+
+
+AXES = [None, 0, -1, (), (0,), (0, 1), (1, -1), (0, 0), (0, -3), 3, (7,)]
+
+
+@pytest.mark.parametrize("axis", AXES, ids=str)
+@pytest.mark.parametrize(
+    "call",
+    [
+        np.sum, np.mean, np.std, np.var, np.prod, np.max, np.amin, np.any, np.all,
+        np.count_nonzero, np.flip, np.add.reduce, np.multiply.reduce, np.maximum.reduce,
+        np.minimum.reduce, np.logical_and.reduce, np.logical_or.reduce, np.expand_dims,
+    ],
+    ids=str,
+)  # fmt: skip
+def test_axes_mean_what_they_mean_to_numpy(call, axis) -> None:
+    cube = np.arange(24.0).reshape(2, 3, 4) % 7 - 2
+    options: list[dict[str, Any]] = [{}]
+    if call not in (np.flip, np.expand_dims):
+        options.append({"keepdims": True})
+    for a in (cube, cube > 0, cube.astype(np.int32), cube + 1j * cube[::-1], cube[:1, :, :1]):
+        for more in options:
+            try:
+                expected = call(a, axis=axis, **more)
+            except (TypeError, ValueError, IndexError):
+                with pytest.raises((TypeError, ValueError, IndexError, RuntimeError)):
+                    call(tp.from_numpy(a.copy()), axis=axis, **more)
+                continue
+            result = call(tp.from_numpy(a.copy()), axis=axis, **more)
+            assert tuple(result.shape) == expected.shape
+            np.testing.assert_allclose(result.numpy(), expected)
+
+
+def test_no_axis_keeps_the_gradient() -> None:
+    for call in (np.sum, np.max, np.mean, np.add.reduce, np.prod):
+        x = tensor(1.0, 2.0, requires_grad=True)
+        (call(x, axis=()) * tensor(3.0, 4.0)).sum().backward()
+        assert x.grad.tolist() == [3, 4]
+
+
+INTS = np.array([[2, 1], [1, 3]])
+NUMPY_CALLS = [
+    lambda x: np.take(x, -1), lambda x: np.take(x, [-1, -2]), lambda x: np.take(x, [[0, -1]], 1),
+    lambda x: np.take(x, np.uint8(1), -1), lambda x: np.take(x, [True]),
+    lambda x: np.roll(x, 2, axis=(0, 1)), lambda x: np.roll(x, (1, 2)), lambda x: np.roll(x, 1, ()),
+    lambda x: np.roll(x, (1, 2), axis=0), lambda x: np.roll(x, 1, axis=(0, 0)), np.linalg.inv,
+    np.linalg.det, np.linalg.cholesky, np.linalg.norm, lambda x: np.linalg.norm(x, 1),
+    lambda x: np.linalg.norm(x, 2), lambda x: np.linalg.norm(x, axis=0),
+    lambda x: np.linalg.solve(x, x + 1), lambda x: np.linalg.solve(x, np.ones(2, np.float32)),
+    lambda x: np.linalg.solve(np.stack([x, x]), x),
+    lambda x: np.linalg.solve(np.stack([x, x]), x[0]),
+    lambda x: np.einsum(x, [0, 1], [1, 0]), lambda x: np.einsum(x, [0, 1], x, [1, 30]),
+    lambda x: np.einsum(x, [Ellipsis, 0], [0, Ellipsis]), lambda x: np.einsum(x, [0, 0]),
+    lambda x: np.triu(x[0]), lambda x: np.tril(x[0], -1), lambda x: np.cumsum(x[0, 0], axis=0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(NUMPY_CALLS)))
+def test_calls_that_numpy_knows(number) -> None:
+    call = NUMPY_CALLS[number]
+    for d in (np.int64, np.float64, np.complex128):
+        a = INTS.astype(d)
+        expected, x = call(a), tp.from_numpy(a.copy())
+        result = call(x)
+        assert type(result) is tp.Tensor
+        assert tuple(result.shape) == np.shape(expected)
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
+    leaf = tp.from_numpy(INTS.astype(np.float64)).requires_grad_()
+    assert call(leaf).requires_grad
+
+
+def test_indices_of_take() -> None:
+    x = tp.arange(3.0)
+    for wrong in ([3], [-4]):
+        with pytest.raises(IndexError):
+            np.take(x, wrong)
+    with pytest.raises(TypeError, match=r"\[take\] argument 'indices'"):
+        np.take(x, [1.5])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: np.max(x, 0), np.min, np.argmax, np.argmin, np.sort, np.argsort, np.round,
+        lambda x: np.around(x, 1), lambda x: np.clip(x, 0, 2), np.nan_to_num, np.rint,
+        lambda x: np.maximum(x, np.flip(x, 0)), lambda x: np.fmin(x, 1 + 1j), np.minimum.reduce,
+        lambda x: np.maximum(x.real, x),
+    ],
+)  # fmt: skip
+def test_complex_numbers_are_left_to_numpy_where_operators_know_none(call) -> None:
+    a = np.array([[1.26 + 2j, -1 + 0.5j], [1.26 + 1j, 3 - 1j]])
+    result = call(tp.from_numpy(a.copy()))
+    assert type(result) is tp.Tensor
+    np.testing.assert_array_equal(result.numpy(), call(a))
+    assert result.dtype.numpy == call(a).dtype
+    with pytest.raises(RuntimeError, match="requires grad"):
+        call(tp.from_numpy(a.copy()).requires_grad_())
+
+
+def test_what_numpy_refuses_of_complex_numbers() -> None:
+    for ufunc in (np.fabs, np.signbit):
+        for x in (tp.ones(2) * 1j, tp.ones(2, dtype=tp.complex64)):
+            with pytest.raises(TypeError):
+                ufunc(x)
+        assert ufunc(tp.tensor([-2.0, 1.0])).tolist() == ufunc(np.array([-2.0, 1.0])).tolist()
+    assert np.fabs(tp.tensor([-2, 1])).dtype is tp.float32
+    x = tensor(-2.0, 1.0, requires_grad=True)
+    np.fabs(x).sum().backward()
+    assert x.grad.tolist() == [-1, 1]
 
 
 def test_refusals_of_functions() -> None:
