@@ -57,7 +57,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 ModeT = TypeVar("ModeT", bound="TensorPlayFunctionMode")
 
 # Modules whose public functions may be answered by others; `Tensor` is added to these.
-NAMESPACES: Final = ("", ".linalg", ".fft", ".autograd", ".nn.functional")
+NAMESPACES: Final = ("", ".linalg", ".fft", ".autograd")
 
 
 class TensorPlayFunctionMode:
@@ -98,7 +98,7 @@ class TensorPlayFunctionMode:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pop_mode()
+        pop_mode(self)
 
 
 # --- in functions of users ------------------------------------------------------------------------

@@ -160,15 +160,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
     {"tensorplay.autograd": {"backward"}},
     {"tensorplay.autograd": {"functional", "gradcheck"}},
     {"tensorplay": {"library", "func", "fft", "linalg", "_functions", "_grids", "overrides"}},
-    {
-        "tensorplay": {
-            "testing",
-            "serialization",
-            "_safetensors",
-            "_numpy_functions",
-            "_array_api_fft",
-        }
-    },
+    {"tensorplay": {"serialization", "_safetensors", "_numpy_functions", "_array_api_fft"}},
     {"tensorplay": {"_numpy_protocol"}},
     {"tensorplay": {"graph"}},
     {"tensorplay": {"compiler"}},
@@ -189,6 +181,11 @@ def layer(name: str) -> int | None:
             if is_within(name, *(f"{package}.{module}" for module in modules)):
                 return height
     return None
+
+
+def test_no_module_has_two_layers() -> None:
+    named = [f"{p}.{m}" for members in LAYERS for p, modules in members.items() for m in modules]
+    assert len(named) == len(set(named))
 
 
 def test_every_layer_that_exists_is_named_right() -> None:

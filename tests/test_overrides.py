@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import threading
 from collections.abc import Iterator
@@ -516,6 +517,30 @@ def test_a_mode_belongs_to_its_thread_and_ends_with_an_error() -> None:
         raise KeyError
     tp.ones(1)
     assert seen == []
+
+
+def test_modes_are_left_from_the_inside() -> None:
+    seen: list[str] = []
+    outer, inner = Names(seen, "outer "), Names(seen, "inner ")
+    with outer:
+        with inner:
+            with pytest.raises(RuntimeError, match=r"\[Names\] .* not the innermost"):
+                outer.__exit__(None, None, None)
+            tp.ones(1)
+            assert seen[0] == "inner tensorplay.ones"
+        seen.clear()
+        tp.ones(1)
+        assert seen[0] == "outer tensorplay.ones"
+    with pytest.raises(RuntimeError, match="which is none"):
+        outer.__exit__(None, None, None)
+    seen.clear()
+    tp.ones(1)
+    assert seen == []
+
+
+def test_namespaces_are_modules_that_exist() -> None:
+    for name in overrides.NAMESPACES:
+        assert importlib.import_module(f"tensorplay{name}")
 
 
 def test_the_short_way_is_taken_again_after_a_mode() -> None:

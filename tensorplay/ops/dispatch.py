@@ -98,8 +98,21 @@ def push_mode(mode: Any) -> None:
     _count("modes", 1)
 
 
-def pop_mode() -> None:
-    """Stop asking the mode that was pushed last."""
+def pop_mode(mode: Any) -> None:
+    """Stop asking `mode`, the one that was pushed last in this thread.
+
+    Raises
+    ------
+    RuntimeError
+        It is not the innermost.
+    """
+    if not local.modes or local.modes[-1] is not mode:
+        inner = type(local.modes[-1]).__name__ if local.modes else "none"
+        message = (
+            f"[{type(mode).__name__}] a mode is left that is not the innermost of this thread, "
+            f"which is {inner}. Write nested `with` blocks."
+        )
+        raise RuntimeError(message)
     local.modes = local.modes[:-1]
     _count("modes", -1)
 
