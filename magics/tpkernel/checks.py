@@ -122,14 +122,14 @@ def _gradchecks(
     progress: Progress,
 ) -> Iterator[Record]:
     dtypes = preferred_dtypes(spec)
-    floating = [n for n, d in dtypes.items() if d.startswith(("float", "bfloat"))]
+    floating = [n for n, d in dtypes.items() if d.startswith(("float", "bfloat", "complex"))]
     if not spec.derivatives:
         kind = "changes its input in place" if spec.mutates else "declares no derivatives"
         message = f"not run: the operator {kind}"
         yield Finding("gradcheck", spec.name, "note", message)
         return
     if not floating:
-        message = "not run: no admitted dtype is floating"
+        message = "not run: no admitted dtype is floating or complex"
         yield Finding("gradcheck", spec.name, "note", message)
         return
     for sample in samples:

@@ -81,9 +81,9 @@ def test_results_that_are_not_finite_reach_the_front_end_as_text() -> None:
 
 def test_one_failure_of_several_samples_is_said_once() -> None:
     report = tpkernel.build(OFF)
-    assert len(report.gradcheck) == 2
+    assert len(report.gradcheck) == 3
     (problem,) = report.to_dict()["problems"]
-    assert "and 1 more sample" in problem["text"]
+    assert "and 2 more samples" in problem["text"]
     assert "Likely: off by a constant factor" in problem["text"]
     assert visible(report).count("Jacobian mismatch") == 0
 
@@ -100,7 +100,8 @@ def test_one_failure_of_several_samples_is_said_once() -> None:
 def test_a_gradient_of_wrong_shape_says_expected_got_and_what_to_write(
     formula: str, got: str, advice: str
 ) -> None:
-    text = MATMUL.replace("grad @ w.T", formula)
+    declared = "samples:\n  - {x: 'randn(2, 3)', w: 'randn(3, 4)'}\n---*/"
+    text = MATMUL.replace("grad @ w.T", formula).replace("---*/", declared, 1)
     report = tpkernel.build(text, checks=["gradcheck"])
     (problem,) = report.to_dict()["problems"]
     assert f"The gradient of 'x': expected shape (2, 3), got {got}." in problem["text"]
