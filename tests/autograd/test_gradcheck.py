@@ -665,3 +665,24 @@ def test_numerical_jacobian_by_itself():
 def test_second_order_of_a_complex_scalar() -> None:
     x = tp.tensor([1.0 + 2.0j, -0.5 + 0.25j], dtype=tp.complex128).requires_grad_()
     assert tp.autograd.gradgradcheck(lambda z: (z * z * z).sum(), (x,))
+
+
+@pytest.mark.parametrize(
+    ("factor", "shown"),
+    [(1.0033, "1.003"), (0.9967, "0.997"), (-1.0033, "-1.003"), (1.5, "1.50"), (1.0004, "1.0004")],
+)
+def test_a_factor_near_one_is_not_shown_as_one(factor, shown):
+    x = rand(3)
+    report = gradcheck_report(lambda x: Scaled.apply(x, factor), (x,), rtol=1e-5)
+    assert only(report).cause == f"off by a constant factor: analytical is {shown} x numerical"
+
+
+class Scaled(Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2 * ctx.factor, None

@@ -470,3 +470,59 @@ def test_every_code_is_documented():
     set_by += re.findall(r'_error_report\(\s*\w+,\s*"(\w+)"', source)
     assert len(set(set_by)) > 8
     assert set(set_by) <= set(words)
+
+
+class Product(Function):
+    """x * y, whose rules take what they get."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        ctx.save_for_forward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x
+
+    @staticmethod
+    def jvp(ctx, x_t, y_t):
+        x, y = ctx.saved_tensors
+        return x_t * y + x * y_t
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_a_jvp_that_takes_no_none(fast_mode):
+    inputs = (rand(2), rand(2))
+    flags = {"check_forward_ad": True, "fast_mode": fast_mode}
+    report = gradcheck_report(Product.apply, inputs, **flags)
+    assert (report.verdict, report.code) == ("wrong", "undefined_grad")
+    with pytest.warns(UserWarning, match="check_undefined_grad=False"), pytest.raises(
+        GradcheckError, match="Expected jvp to handle undefined tangents, but with a tangent for x"
+    ) as raised:  # fmt: skip
+        gradcheck(Product.apply, inputs, **flags)
+    assert isinstance(raised.value.__cause__, TypeError)
+    assert gradcheck(Product.apply, inputs, check_undefined_grad=False, **flags)
+
+
+def test_a_jvp_that_always_raises_is_an_exception(monkeypatch):
+    def jvp(ctx, x_t, y_t):
+        raise KeyError("mine")
+
+    monkeypatch.setattr(Product, "jvp", staticmethod(jvp))
+    inputs = (rand(2), rand(2))
+    assert gradcheck_report(Product.apply, inputs, check_forward_ad=True).code == "exception"
+
+
+def test_a_wrong_jvp_that_takes_no_none_is_compared(monkeypatch):
+    def jvp(ctx, x_t, y_t):
+        x, y = ctx.saved_tensors
+        return 3 * x_t * y + x * y_t
+
+    monkeypatch.setattr(Product, "jvp", staticmethod(jvp))
+    report = gradcheck_report(
+        Product.apply, (rand(2), rand(2)), check_forward_ad=True, check_undefined_grad=False
+    )
+    assert report.code == "forward_ad"
+    assert [pair.verdict for pair in report.pairs] == ["wrong", "ok"]

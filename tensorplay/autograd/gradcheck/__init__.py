@@ -136,7 +136,7 @@ def gradcheck(
     nondet_tol
         Allowed difference between two backward passes.
     check_undefined_grad
-        Whether the formula must take missing gradients for zeros.
+        Whether the formulas must take missing gradients and tangents for zeros.
     check_grad_dtypes
         Whether the formula must return the type of the input itself.
     check_batched_grad
@@ -177,8 +177,8 @@ def gradcheck(
     report = run_check(state)
     if report.code == "undefined_grad":
         warnings.warn(
-            "[gradcheck] the formula was called without some gradients of its outputs. Pass "
-            "check_undefined_grad=False if that never happens.",
+            "[gradcheck] the formula was called without some gradients of its outputs, or "
+            "tangents of its inputs. Pass check_undefined_grad=False if that never happens.",
             UserWarning,
             stacklevel=2,
         )
@@ -221,8 +221,8 @@ def gradcheck_report(
     The parameters are those of `gradcheck`. The codes of each verdict:
 
     - ``wrong``: ``jacobian_mismatch``, ``forward_ad`` (the same by tangents), ``batched``,
-      ``not_linear_in_grad``, ``undefined_grad`` (a missing gradient is not taken for zeros),
-      ``shape``, ``dtype``, ``device`` (what a formula returned);
+      ``not_linear_in_grad``, ``undefined_grad`` (a missing gradient or
+      tangent is not taken for zeros), ``shape``, ``dtype``, ``device`` (what a formula returned);
     - ``missing``: ``missing_gradient``, ``no_formula``, ``no_forward_formula``;
     - ``non_deterministic``: ``not_reentrant``, ``random``, ``stateful_forward``;
     - ``not_differentiable_here``: ``not_differentiable``;

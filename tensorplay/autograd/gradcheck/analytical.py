@@ -26,7 +26,15 @@ from tensorplay.autograd.graph import (
 # Elements that the gradients of a batch of passes may have at most, in the widest place.
 _MOST_TOGETHER = 250_000
 
-__all__ = ["Reverse", "ReverseJacobian", "forward_jacobian", "raw_gradient_types", "run_forward"]
+__all__ = [
+    "Reverse",
+    "ReverseJacobian",
+    "fill_tangents",
+    "forward_jacobian",
+    "raw_gradient_types",
+    "run_forward",
+    "zero_tangent",
+]
 
 Matrix = npt.NDArray[Any]
 
@@ -282,6 +290,29 @@ def run_forward(
         if level is not None:
             found = [None if t is None else expose(t, (level,)) for t in found]
         return [None if t is None else t._array.copy() for t in found]
+
+
+def zero_tangent(tensor: Tensor) -> Tensor:
+    """Return zeros for a tangent that is not given."""
+    return wrap(np.zeros(tensor.shape, tensor.dtype.numpy), tensor.dtype)
+
+
+def fill_tangents(
+    call: Callable[[Callable[[Tensor], Any]], Any], tensors: Sequence[Tensor]
+) -> Callable[[Callable[[Tensor], Any]], Any]:
+    """Return `call` with zero tangents for those of `tensors` that a change gives none."""
+    known = {id(tensor) for tensor in tensors}
+
+    def filled(change: Callable[[Tensor], Any]) -> Any:
+        def both(tensor: Tensor) -> Any:
+            changed = change(tensor)
+            if changed is tensor and id(tensor) in known:
+                return forward_ad.make_dual(tensor, zero_tangent(tensor))
+            return changed
+
+        return call(both)
+
+    return filled
 
 
 def forward_jacobian(

@@ -109,9 +109,12 @@ def _factor_words(
             "numerical"
         )
     value = factor.real
-    text = f"off by a constant factor: analytical is {value:.2f} x numerical"
-    if abs(value) < 0.1:
-        text = f"off by a constant factor: analytical is {value:.3g} x numerical"
+    shown = f"{value:.3g}" if abs(value) < 0.1 else f"{value:.2f}"
+    for digits in range(3, 17):  # near 1 it takes more to see a difference
+        if abs(float(shown)) != 1:
+            break
+        shown = f"{value:.{digits}f}"
+    text = f"off by a constant factor: analytical is {shown} x numerical"
     count, total = math.prod(input_shape), math.prod(output_shape)
     for size, what in ((count, "elements of the input"), (total, "elements of the output")):
         if size > 2 and math.isclose(value, 1 / size, rel_tol=1e-2):

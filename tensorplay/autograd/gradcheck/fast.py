@@ -73,6 +73,7 @@ def _forward_agrees(
     narrow: bool,
 ) -> bool:
     vectors = _output_directions(state)
+    call = state.dual_call(call, tensors)
     pushed: list[Vector] = []
     for i, tensor in enumerate(tensors):
         kind = tensor.dtype.numpy

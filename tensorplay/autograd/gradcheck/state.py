@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tensorplay import _dtype
 from tensorplay._tensor import Tensor, spec_of
 from tensorplay.autograd.gradcheck import report as words
-from tensorplay.autograd.gradcheck.analytical import Reverse
+from tensorplay.autograd.gradcheck.analytical import Reverse, fill_tangents
 from tensorplay.autograd.gradcheck.compare import Block, compare
 from tensorplay.autograd.gradcheck.inputs import Leaf, admitted, find_tensors, replace_tensors
 from tensorplay.autograd.gradcheck.numerical import (
@@ -120,6 +120,7 @@ class State:
     leaves: list[Leaf] = field(init=False)
     checked: list[Leaf] = field(init=False)
     notes: list[str] = field(default_factory=list)
+    fills_tangents: bool = False  # whether zeros stand for tangents that are not given
     cause: Exception | None = None  # what a formula raised, where that is the finding
     # Set by `begin`:
     layout: Layout = field(init=False)
@@ -151,6 +152,10 @@ class State:
             return self.func(*self.args, **self.kwargs)
         args = replace_tensors(self.args, change)
         return self.func(*args, **replace_tensors(dict(self.kwargs), change))
+
+    def dual_call(self, call: Callable[..., Any], tensors: Sequence[Tensor]) -> Callable[..., Any]:
+        """Return `call`, with zeros for missing tangents where it does not run without them."""
+        return fill_tangents(call, tensors) if self.fills_tangents else call
 
     def begin(self) -> tuple[list[Tensor], bool]:
         """Run the function; return the outputs looked at, and whether they require grad.
