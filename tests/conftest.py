@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -50,3 +52,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def cache_folder() -> Path:
     """Return the root of the build cache that this test session uses."""
     return Path(os.environ["TENSORPLAY_CACHE_DIR"])
+
+
+@pytest.fixture(scope="session")
+def missing() -> Callable[[str], NoReturn]:
+    """Return what ends a test for want of the compiler or the browser: a failure in CI.
+
+    Everything else that a machine may lack (clang++, CUDA, a mount command) is a plain skip.
+    """
+
+    def end(reason: str) -> NoReturn:
+        if os.environ.get("CI"):
+            pytest.fail(f"{reason} (CI is set: it must be there)")
+        pytest.skip(reason)
+
+    return end

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -38,3 +40,21 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
         cwd=ROOT,
     )
     assert done.stdout == block[1]
+
+
+def test_what_ci_needs_is_no_skip_there(
+    missing: Callable[[str], NoReturn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match=r"g\+\+ is not installed"):
+        missing("g++ is not installed")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match=r"g\+\+ is not installed .CI is set"):
+        missing("g++ is not installed")
+
+
+def test_a_compiler_or_browser_is_missed_in_one_way() -> None:
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text("utf-8")
+        found = re.findall(r"pytest\.skip\([^)]*(?:\bg\+\+|C\+\+ compiler|Chromium)[^)]*\)", text)
+        assert path == Path(__file__) or [s for s in found if "nvcc" not in s] == [], path

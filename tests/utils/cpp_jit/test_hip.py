@@ -7,7 +7,9 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -111,11 +113,15 @@ def script(path: Path, body: str) -> Path:
 
 
 @pytest.fixture
-def rocm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def rocm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Callable[[str], NoReturn]
+) -> Path:
     """Make a ROCm whose compiler writes its arguments down and leaves the work to g++."""
     compiler = shutil.which("g++")
-    if compiler is None or not sys.platform.startswith("linux"):
-        pytest.skip("the fake compiler needs g++ on Linux")
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the fake compiler is made for Linux")
+    if compiler is None:
+        missing("g++ is not installed")
     root = tmp_path / "rocm"
     (root / "include" / "hip").mkdir(parents=True)
     (root / "include" / "hip" / "hip_runtime.h").write_text(HEADER)
