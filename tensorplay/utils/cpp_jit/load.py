@@ -257,22 +257,30 @@ class CudaKernel(Kernel):
         shared = items[2] if len(items) > 2 else 0
         stream = items[3] if len(items) > 3 else None
         sizes = (*self._size("grid", items[0]), *self._size("block", items[1]))
-        if not isinstance(shared, (int, np.integer)) or shared < 0:
+        if not _is_integer(shared) or shared < 0:
             raise TypeError(f"[{self._shown}] expected bytes of shared memory, got {shared!r}.")
-        if stream is not None and not isinstance(stream, int):
-            stream = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
-            if not isinstance(stream, int):
+        if stream is not None:
+            if not _is_integer(stream):
+                stream = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+            if not _is_integer(stream):
                 raise TypeError(
                     f"[{self._shown}] expected a stream or its address, got {stream!r}."
                 )
+            stream = int(stream)
         launch = functools.partial(self._function, *sizes, int(shared), stream)
-        return Kernel(
-            launch, self.__name__, self.__module__, self._parameters, self.__doc__, self._read_only
-        )
+        # A launch: what is known of the kernel is not worked out again.
+        bound = Kernel.__new__(Kernel)
+        bound.__dict__.update(self.__dict__)
+        bound._function = launch
+        if self._parameters is not None:
+            bound._set_plain_call(launch, len(self._parameters), not self._not_null)
+        return bound
 
     def _size(self, what: str, given: Any) -> tuple[int, int, int]:
+        if type(given) is int and given > 0:
+            return given, 1, 1
         sizes = tuple(given) if isinstance(given, Sequence) else (given,)
-        if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, np.integer)) for n in sizes):
+        if not 1 <= len(sizes) <= 3 or not all(map(_is_integer, sizes)):
             raise TypeError(
                 f"[{self._shown}] expected a {what} of one to three integers, got {given!r}."
             )
@@ -280,6 +288,10 @@ class CudaKernel(Kernel):
             raise ValueError(f"[{self._shown}] expected a {what} of positive sizes, got {given!r}.")
         x, y, z = (*map(int, sizes), *(1, 1, 1)[len(sizes) :])
         return x, y, z
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _inspected(parameter: Parameter) -> inspect.Parameter:
