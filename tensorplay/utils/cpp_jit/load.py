@@ -255,7 +255,7 @@ class CudaKernel(Kernel):
                 f"[grid, block, shared, stream], got {len(items)} items."
             )
         shared = items[2] if len(items) > 2 else 0
-        stream = items[3] if len(items) > 3 else None
+        stream: Any = items[3] if len(items) > 3 else None
         sizes = (*self._size("grid", items[0]), *self._size("block", items[1]))
         if not _is_integer(shared) or shared < 0:
             raise TypeError(f"[{self._shown}] expected bytes of shared memory, got {shared!r}.")
