@@ -5,8 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -137,6 +141,18 @@ def test_every_function_asks_the_type_of_its_argument(function, calls) -> None:
     assert asked[0][1] == (Own,)
     if "__" not in resolve_name(function):  # operators name their method: `x + y` is Tensor.add
         assert asked == [(function, (Own,))]
+
+
+def test_every_function_asks_where_no_class_of_tensors_was_ever_defined() -> None:
+    # Nothing that this process did before may decide who is asked.
+    run = subprocess.run(
+        [sys.executable, Path(__file__).with_name("overridden_alone.py")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert result["silent"] == []
+    assert result["calls"] > 2000
 
 
 @pytest.mark.parametrize("function", OVERRIDES, ids=resolve_name)

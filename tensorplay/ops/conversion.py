@@ -92,6 +92,11 @@ def _contiguous_method(self: Tensor) -> Tensor:
     return self if self.is_contiguous() else _contiguous.apply((self,))
 
 
+def _check_flag(where: str, argument: str, value: Any) -> None:
+    if not isinstance(value, (bool, np.bool_, int)):
+        reject(where, argument, "bool", value)
+
+
 def _to(
     self: Tensor,
     *args: Any,
@@ -127,6 +132,10 @@ def _to(
             copy = value
         else:
             dtype = value
+    if copy is not False:
+        _check_flag("to", "copy", copy)
+    if non_blocking is not False:
+        _check_flag("to", "non_blocking", non_blocking)
     d = self._dtype if dtype is None else _dtype.as_dtype(dtype, "to")
     target = self.device if device is None else _device.as_device(device, "to")
     if target.type != self.device.type:
@@ -238,6 +247,8 @@ def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     RuntimeError
         `src` does not broadcast to the shape; or it is complex and this tensor is real.
     """
+    if non_blocking is not False:
+        _check_flag("copy_", "non_blocking", non_blocking)
     return _copy.apply_inplace((self, src))
 
 

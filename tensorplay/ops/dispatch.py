@@ -4,7 +4,8 @@ A type with ``__tensorplay_function__`` answers the calls that it is an argument
 calls of its block. This module decides whom to ask; `tensorplay.overrides` is the public side.
 
 Ordinary calls pay one test of `protocol`, which is off until a mode is entered or a class of
-tensors is defined. Other types are met where an argument is refused (`OverriddenError`).
+tensors is defined. Other types are met where an argument is refused, by a TypeError; functions
+written by hand, which cost more, look for them first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tensorplay._device import device
+from tensorplay._dtype import dtype
 from tensorplay._methods import TensorMethods, attach
 from tensorplay._tensor import Tensor, inference_threads, twin_of
 
@@ -42,7 +45,9 @@ __all__ = [
 FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
 
 HOOK: Final = "__tensorplay_function__"
-COMMON: Final = frozenset({Tensor, int, float, bool, str, type(None)})  # these answer nothing
+COMMON: Final = frozenset({  # these answer nothing
+    Tensor, int, float, bool, str, type(None), dtype, device,
+})  # fmt: skip
 
 
 class OverriddenError(TypeError):
@@ -228,6 +233,8 @@ def redirect(
 
     `problem` is raised instead if the call failed already.
     """
+    if isinstance(problem, NoAnswerError):  # they were asked about a call inside of this one
+        raise problem
     modes: tuple[Any, ...] = ()
     found: list[Any] = []
     if local.skip is not None and local.skip == public:
@@ -277,7 +284,7 @@ def overridable_method(function: FunctionT) -> FunctionT:
         if not protocol.on:
             try:
                 return function(*args, **kwargs)
-            except OverriddenError as error:
+            except TypeError as error:  # also of an argument before the one that answers
                 problem = error
         relevant = (*args, *kwargs.values())
         return redirect(wrapper, lambda: function(*args, **kwargs), relevant, args, kwargs, problem)
@@ -292,9 +299,10 @@ def _asking(function: FunctionT, run: Callable[..., Any]) -> FunctionT:
         if protocol.on:
             relevant = (*args, *kwargs.values())
             return redirect(wrapper, lambda: run(*args, **kwargs), relevant, args, kwargs)
-        for value in args:
+        for value in (*args, *kwargs.values()) if kwargs else args:
             if type(value) not in COMMON and has_override(value):
-                return redirect(wrapper, lambda: run(*args, **kwargs), args, args, kwargs)
+                relevant = (*args, *kwargs.values())
+                return redirect(wrapper, lambda: run(*args, **kwargs), relevant, args, kwargs)
         return function(*args, **kwargs)
 
     wrapper.overridable = True  # type: ignore[attr-defined]

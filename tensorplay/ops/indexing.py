@@ -309,7 +309,13 @@ def _getitem(self: Tensor, key: Any) -> Any:
         size = self._array.shape[0]
         if -size <= key < size:
             return slice_dim(self, 0, key % size, key % size + 1, drop=True)
-    *basic, advanced = _plan(self, key)
+    try:
+        *basic, advanced = _plan(self, key)
+    except (IndexError, TypeError):
+        answer = UNANSWERED if protocol.on else ask(_getitem, (self, *_members(key)), (self, key))
+        if answer is UNANSWERED:
+            raise
+        return answer
     if advanced is None:
         return slice_.apply((self, *basic))
     whole = tuple(basic[3]) == self._array.shape
@@ -342,6 +348,15 @@ def _setitem(self: Tensor, key: Any, value: Any) -> None:
         answer = ask(_setitem, (self, *_members(key), value), (self, key, value))
         if answer is not UNANSWERED:
             return
+    try:
+        _write_item(self, key, value)
+    except (IndexError, TypeError):
+        relevant = (self, *_members(key), value)
+        if protocol.on or ask(_setitem, relevant, (self, key, value)) is UNANSWERED:
+            raise
+
+
+def _write_item(self: Tensor, key: Any, value: Any) -> None:
     if isinstance(value, (list, tuple, np.ndarray)):
         value = _as_tensor(value, self._dtype)
     if (

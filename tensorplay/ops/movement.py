@@ -17,7 +17,7 @@ from tensorplay._tensor import Spec, Tensor, spec_of, twin_of
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import resolve_size, strides_of, view_strides, wrap_dim, wrap_dims
-from tensorplay.ops.dispatch import overridable, overridable_method
+from tensorplay.ops.dispatch import overridable
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 
 __all__ = ["broadcast_tensors", "samples_of", "take_geometry"]
@@ -416,7 +416,7 @@ def _attach_inplace(operator: Primitive | Composite, *names: str) -> None:
         method.__name__ = f"{name}_"
         method.__qualname__ = f"Tensor.{name}_"
         method.__doc__ = f"In-place form of `{operator.name}`: {operator.doc}"
-        attach(f"{name}_", overridable_method(method))
+        attach(f"{name}_", overridable(method))
 
 
 _attach_inplace(squeeze, "squeeze")

@@ -12,7 +12,7 @@ from tensorplay._methods import attach
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import SCALARS, converter, reject
-from tensorplay.ops.dispatch import OverriddenError, protocol, redirect
+from tensorplay.ops.dispatch import protocol, redirect
 from tensorplay.ops.late import late_function
 from tensorplay.ops.schema import Argument, DtypeName, FunctionSchema, parse_schema
 from tensorplay.ops.special import make_special
@@ -116,8 +116,7 @@ class Operator:
         where = self.schema.qualname
         if not isinstance(out, Tensor):
             reject(where, "out", "Tensor", out)
-        relevant, _, _ = self._call_of(args)
-        lists = (x if isinstance(x, (list, tuple)) else (x,) for x in (*relevant, out))
+        lists = (x if isinstance(x, (list, tuple)) else (x,) for x in (*args, out))
         tensors = [x for members in lists for x in members if isinstance(x, Tensor)]
         if any(x._tangent is not None for x in tensors):
             raise NotImplementedError(
@@ -145,17 +144,16 @@ class Operator:
 
     # --- other answers ----------------------------------------------------------------------
 
-    def _call_of(self, values: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...], Any]:
-        """Return the tensor arguments among `values`, and all as args and kwargs of a call."""
+    def _call_of(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return all arguments as args and kwargs of a call."""
         arguments = self.schema.arguments
-        relevant = [v for v, a in zip(values, arguments, strict=True) if a.type.is_tensor]
         args = tuple(v for v, a in zip(values, arguments, strict=True) if not a.has_default)
         named = {
             a.name: v
             for v, a in zip(values, arguments, strict=True)
             if a.has_default and v is not self._defaults[a.name]
         }
-        return relevant, args, named
+        return args, named
 
     def redirect(
         self,
@@ -165,14 +163,14 @@ class Operator:
         problem: Exception | None = None,
     ) -> Any:
         """Return what modes and types of arguments make of the call, or ``run(values)``."""
-        relevant, args, kwargs = self._call_of(values)
-        return redirect(public, lambda: run(values), relevant, args, kwargs, problem)
+        args, kwargs = self._call_of(values)
+        return redirect(public, lambda: run(values), values, args, kwargs, problem)
 
     def redirect_out(self, public: Any, values: tuple[Any, ...], out: Any) -> Any:
         """Return the same for a call with ``out=``."""
-        relevant, args, kwargs = self._call_of(values)
+        args, kwargs = self._call_of(values)
         kwargs["out"] = out
-        return redirect(public, lambda: self.apply_out(values, out), [*relevant, out], args, kwargs)
+        return redirect(public, lambda: self.apply_out(values, out), (*values, out), args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function of the operator."""
@@ -219,7 +217,7 @@ class Operator:
             words["short"]: self._short_write if inplace else self._short,
             words["defaults"]: self._defaults,
             words["protocol"]: protocol,
-            words["refused"]: OverriddenError,
+            words["refused"]: TypeError,  # also of an argument before the one that answers
         }
         made = late_function(
             name,
