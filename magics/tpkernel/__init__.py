@@ -6,14 +6,15 @@ In a notebook: ``%load_ext tensorplay``, then a cell that starts with ``%%tpkern
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from tpkernel.errors import CellError, KernelCrash, StaleKernelError
-from tpkernel.pipeline import build
-from tpkernel.report import Report
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+    from tpkernel.errors import CellError, KernelCrash, StaleKernelError
+    from tpkernel.pipeline import build
+    from tpkernel.report import Report
 
 __all__ = [
     "CellError",
@@ -58,10 +59,22 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def __getattr__(name: str) -> Any:
-    if name == "ReportWidget":
-        from tpkernel.widget import ReportWidget
+# Imported when they are asked for: hatchling loads a module of this package in every build.
+_PLACES = {
+    "CellError": "errors",
+    "KernelCrash": "errors",
+    "Report": "report",
+    "ReportWidget": "widget",
+    "StaleKernelError": "errors",
+    "build": "pipeline",
+}
 
-        return ReportWidget
-    message = f"module 'tpkernel' has no attribute '{name}'"
-    raise AttributeError(message)
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        message = f"module 'tpkernel' has no attribute '{name}'"
+        raise AttributeError(message)
+    found = getattr(importlib.import_module(f"tpkernel.{place}"), name)
+    globals()[name] = found
+    return found

@@ -120,20 +120,21 @@ def _declarations(origin: Origin, operators: Sequence[OperatorSpec], package: st
     if found is None or not derived:
         front = text[found.end() : text.index("---*/", found.end())] if found else ""
         own = textwrap.dedent(front).rstrip() + "\n" if found else ""
-        return own + "".join(f"- op: {_quoted(_renamed(o, package))}\n" for o in derived)
+        return own + _entries([{"op": _renamed(o, package)} for o in derived])
     entries = [dict(e.values) for e in parse_cell(text).entries]
-    entries += [{"op": _renamed(o, package)} for o in derived]
-    written: str = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=100)
+    return _entries([*entries, *({"op": _renamed(o, package)} for o in derived)])
+
+
+def _entries(entries: Sequence[Mapping[str, Any]]) -> str:
+    if not entries:
+        return ""
+    written: str = yaml.safe_dump(list(entries), sort_keys=False, allow_unicode=True, width=100)
     return written
 
 
 def _renamed(operator: OperatorSpec, package: str) -> str:
     """Return a schema in the package's namespace, for an operator that has none of its own."""
     return package + operator.schema[len(operator.namespace) :]
-
-
-def _quoted(schema: str) -> str:
-    return f"'{schema}'" if re.search(r"[#\"{]|: ", schema) else schema
 
 
 def _headers(text: str) -> Iterator[tuple[str, str]]:

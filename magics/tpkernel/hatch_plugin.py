@@ -16,8 +16,6 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.plugin import hookimpl
 
-from tensorplay import library
-
 __all__ = ["SETTINGS", "OperatorsHook", "hatch_register_build_hook"]
 
 SETTINGS = ("library", "declarations", "sources", "flags", "contiguous", "allow_alias")
@@ -47,6 +45,9 @@ class OperatorsHook(BuildHookInterface[Any]):
         settings = self._settings()
         if self.target_name != "wheel":
             return
+        # Not above: hatchling loads every hook that is installed, in builds of any package.
+        from tensorplay import library
+
         root = Path(self.root)
         place = settings["library"]
         target = root / place
@@ -54,14 +55,18 @@ class OperatorsHook(BuildHookInterface[Any]):
             self._folder = tempfile.mkdtemp(prefix="tensorplay-")
             target = Path(self._folder) / target.name
         declarations = settings.get("declarations")
-        library.build_module(
-            None if declarations is None else root / declarations,
-            [root / source for source in settings["sources"]],
-            output=target,
-            flags=settings.get("flags", ()),
-            contiguous=settings.get("contiguous", "error"),
-            allow_alias=settings.get("allow_alias", False),
-        )
+        try:
+            library.build_module(
+                None if declarations is None else root / declarations,
+                [root / source for source in settings["sources"]],
+                output=target,
+                flags=settings.get("flags", ()),
+                contiguous=settings.get("contiguous", "error"),
+                allow_alias=settings.get("allow_alias", False),
+            )
+        except BaseException:
+            self._remove_folder()  # hatchling calls no `finalize` then
+            raise
         if version != "editable":
             build_data["force_include"][str(target)] = self.build_config.get_distribution_path(
                 place
@@ -72,6 +77,9 @@ class OperatorsHook(BuildHookInterface[Any]):
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was built for the wheel."""
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

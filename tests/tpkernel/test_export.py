@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
 import tensorplay as tp
 import tpkernel
@@ -22,7 +24,7 @@ from tests.library.modules.environments import (
 )
 from tests.library.modules.test_documentation import documented_files
 from tests.tpkernel.notebook import ADD1, SOFTPLUS, Shell
-from tpkernel import Report
+from tpkernel import Report, export
 
 VIEWS = """\
 template <typename T>
@@ -274,3 +276,12 @@ def test_the_project_file_of_the_documentation_builds(builder, tmp_path) -> None
     done = run(builder, "-c", code, cwd=tmp_path.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0.3465")
+
+
+@pytest.mark.parametrize("default", ["'it''s'", '"it\'s"', "'a: b'", "'#1'", "'{x}'", "3"])
+def test_declarations_of_typed_views_are_read_as_they_are(default: str) -> None:
+    schema = f"t::f(Tensor x, *, str note={default}) -> Tensor"
+    operator = SimpleNamespace(origin="typed view", schema=schema, namespace="t")
+    origin = SimpleNamespace(request=SimpleNamespace(text="void f();\n"))
+    written = export._declarations(origin, [operator], "pkg")  # type: ignore[arg-type,list-item]
+    assert yaml.safe_load(written) == [{"op": schema.replace("t::", "pkg::")}]
