@@ -140,14 +140,20 @@ def _dlpack(
     Raises
     ------
     BufferError
-        The tensor requires grad while recording is on; it has no memory; or that is read-only
-        and the consumer cannot be told not to write.
+        The tensor requires grad while recording is on; it has a tangent; it has no memory; or that
+        is read-only and the consumer cannot be told not to write.
     """
     if grad_mode.state.enabled and self.requires_grad:
         message = (
             "[__dlpack__] can't export tensors that require gradient: the receiver would compute "
             "outside of the graph. Wrap the call in `library.custom_op`, write x.detach(), or "
             "write `with tensorplay.no_grad():` around it."
+        )
+        raise BufferError(message)
+    if self._tangent is not None:
+        message = (
+            "[__dlpack__] can't export tensors that have a tangent: forward mode would miss what "
+            "the receiver computes. Wrap the call in `library.custom_op`, or write x.detach()."
         )
         raise BufferError(message)
     if self.is_meta:

@@ -45,9 +45,18 @@ __all__ = [
 TensorT = TypeVar("TensorT", bound="Tensor")
 
 
-# Threads in inference mode: what they make is marked. Set by `autograd.grad_mode`. Numbers that no
-# thread has stand for other reasons why no call may take a short way.
+# Why no call may take a short way: a number for each open block of inference mode, in whatever
+# thread, and negative ones for other reasons. Empty nearly always.
 inference_threads: set[int] = set()
+
+
+class _ThisThread(threading.local):
+    """What is on in this thread. A number of a thread says less: the next one may get it again."""
+
+    inference: bool = False
+
+
+this_thread = _ThisThread()
 
 
 class Tensor(TensorMethods):
@@ -255,11 +264,17 @@ class Tensor(TensorMethods):
         Raises
         ------
         RuntimeError
-            The tensor requires grad and `force` is not set.
+            The tensor requires grad, or has a tangent, and `force` is not set.
         """
         if self.requires_grad and not force:
             message = (
                 "[numpy] Can't call numpy() on Tensor that requires grad. Write x.detach().numpy()."
+            )
+            raise RuntimeError(message)
+        if self._tangent is not None and not force:
+            message = (
+                "[numpy] Can't call numpy() on Tensor that has a tangent: forward mode would miss "
+                "what NumPy computes. Write x.detach().numpy()."
             )
             raise RuntimeError(message)
         array: npt.NDArray[Any] = self._elements("numpy").view()  # with shape and flags of its own
@@ -426,7 +441,7 @@ class Tensor(TensorMethods):
                 f"gradients, got {self._dtype!r}. Write x.float() first."
             )
             raise RuntimeError(message)
-        if value and self._inference and threading.get_ident() not in inference_threads:
+        if value and self._inference and not this_thread.inference:
             message = (
                 "[requires_grad] setting requires_grad=True on an inference tensor outside of "
                 "inference_mode() is not allowed. Write x.clone() first."
@@ -672,7 +687,7 @@ def wrap(array: Any, d: dtype | None = None) -> Tensor:
 
 def _mark_inference(tensor: Tensor) -> None:
     """Mark a new tensor, if this thread is in inference mode."""
-    if threading.get_ident() in inference_threads:
+    if this_thread.inference:
         tensor._inference = True
         tensor._counter = InferenceCounter()
 

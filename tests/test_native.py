@@ -292,3 +292,9 @@ tp.kept_until_exit = [m.same(x), m.make(3, 2, 64, 1, 1), m]
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_tensor_with_a_tangent_does_not_enter_a_kernel(kernels: Any) -> None:
+    x = tp.ones(3, dtype=tp.float64)
+    with pytest.raises(RuntimeError, match=r"argument 'x': .* has a tangent"):
+        tp.func.jvp(lambda a: tp.tensor(kernels.first(a)), (x,), (x,))

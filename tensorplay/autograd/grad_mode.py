@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tensorplay._tensor import inference_threads
+from tensorplay._tensor import inference_threads, this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,9 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
+
+_numbers = itertools.count(1)
 
 
 class _State(threading.local):
@@ -161,18 +165,11 @@ class inference_mode(_GradMode):  # noqa: N801 - the field's spelling
         super().__init__()
         self._mode = bool(mode)
         self._outer_inference: list[bool] = []
+        self._entered: list[int] = []
 
     def _again(self) -> _GradMode:
         again: _GradMode = inference_mode(self._mode)
         return again
-
-    @staticmethod
-    def _set(inference: bool) -> None:
-        state.inference = inference
-        if inference:
-            inference_threads.add(threading.get_ident())
-        else:
-            inference_threads.discard(threading.get_ident())
 
     def __enter__(self) -> None:
         self._outer.append(state.enabled)
@@ -181,8 +178,15 @@ class inference_mode(_GradMode):  # noqa: N801 - the field's spelling
             state.enabled = False
         elif state.inference:
             state.enabled = True
-        self._set(self._mode)
+        state.inference = this_thread.inference = self._mode
+        # One number per block, not per thread: a block in a generator may end in another thread,
+        # and a thread's number is given again.
+        number = next(_numbers)
+        if self._mode:
+            inference_threads.add(number)
+        self._entered.append(number)
 
     def __exit__(self, *exception: object) -> None:
-        self._set(self._outer_inference.pop())
+        inference_threads.discard(self._entered.pop())
+        state.inference = this_thread.inference = self._outer_inference.pop()
         state.enabled = self._outer.pop()

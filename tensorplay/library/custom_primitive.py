@@ -17,7 +17,7 @@ from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient, flat_gradients
 from tensorplay.library.kernels import COMPOSITE, Kernels
 from tensorplay.library.nested import flatten, map_kind
-from tensorplay.library.results import checked_results
+from tensorplay.library.results import checked_results, composite_results
 from tensorplay.library.writes import Snapshot, undeclared_write
 from tensorplay.ops.node import OTHER, TENSOR_LIST, node_name
 from tensorplay.ops.primitive import Primitive
@@ -78,7 +78,7 @@ class CustomPrimitive(Primitive):
             device = _device.get_default_device() if first is None else first.device
             body = self.kernels.composite(device.type)
             if body is not None:
-                return self._invoke(body, values)
+                return composite_results(self.schema, self._invoke(body, values), values)
         return super().apply(args)
 
     def check_arguments(self, args: tuple[Any, ...]) -> None:

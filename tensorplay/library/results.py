@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.schema import FunctionSchema, SchemaType
 
-__all__ = ["ResultError", "checked_results", "overlap"]
+__all__ = ["ResultError", "checked_results", "composite_results", "overlap"]
 
 
 class ResultError(RuntimeError):
@@ -55,6 +55,39 @@ def checked_results(
         with another result.
     """
     returns = schema.returns
+    given = _as_many(schema, result)
+    outs: list[Any] = []
+    for number, (out, declared) in enumerate(zip(given, returns, strict=True)):
+        if declared.alias is not None:
+            outs.append(_written_argument(schema, number, out, values, inner))
+        else:
+            outs.append(_result(schema, number, out, declared.type, meta=meta))
+    _check_aliases(schema, outs, values)
+    return outs
+
+
+def composite_results(schema: FunctionSchema, result: Any, values: list[Any]) -> Any:
+    """Return what a composite gave, if number and kinds are the schema's; its tensors as they are.
+
+    Raises
+    ------
+    ResultError
+        They are not, or a result is not the written argument that the schema says it is.
+    """
+    for number, (out, declared) in enumerate(
+        zip(_as_many(schema, result), schema.returns, strict=True)
+    ):
+        if declared.alias is not None:
+            _written_argument(schema, number, out, values, values)
+        else:
+            meta = isinstance(out, Tensor) and out.is_meta
+            _result(schema, number, out, declared.type, meta=meta)
+    return result
+
+
+def _as_many(schema: FunctionSchema, result: Any) -> Sequence[Any]:
+    """Return the results as a sequence of as many as the schema says."""
+    returns = schema.returns
     if len(returns) == 1:
         given: Sequence[Any] = [result]
     elif isinstance(result, (tuple, list)):
@@ -66,14 +99,7 @@ def checked_results(
         got = f"{len(given)} values" if len(given) > 1 else type(result).__name__
         message = f"[{schema.full_name}] result: expected {expected} by the schema, got {got}."
         raise ResultError(message)
-    outs: list[Any] = []
-    for number, (out, declared) in enumerate(zip(given, returns, strict=True)):
-        if declared.alias is not None:
-            outs.append(_written_argument(schema, number, out, values, inner))
-        else:
-            outs.append(_result(schema, number, out, declared.type, meta=meta))
-    _check_aliases(schema, outs, values)
-    return outs
+    return given
 
 
 def _written_argument(

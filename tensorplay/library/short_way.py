@@ -78,10 +78,13 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
             lines += [
                 f"        if {name}.__class__ is not int:",
                 "            return MISS",
+                f"        if not -1e300 < {name} < 1e300:",
+                "            return MISS",
                 f"        {name} = float({name})",
             ]
         else:
             lines.append("        return MISS")
+    given = ", ".join(names)  # converted: what the set-up of a gradient gets, as the kernel does
     needs = " or ".join(f"{t}._requires_grad" for t in tensors)
     # Tensors of the kernel's own on the same memory, as `detach` makes them: what it does to their
     # shape or flags, the caller does not see.
@@ -140,11 +143,11 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
         f"            if references(out) > {_ALONE}:",
         "                out = out.detach()",
         "            if recording and needs:",
-        "                primitive.record_plainly(args, out)",
+        f"                primitive.record_plainly(({given},), out)",
         "            return out",
-        f"    out = primitive.checked(out, list(args), [{inner}])",
+        f"    out = primitive.checked(out, [{given}], [{inner}])",
         "    if recording and needs:",
-        "        primitive._record(list(args), (out,))",
+        f"        primitive._record([{given}], (out,))",
         "    return out",
     ]
     scope: dict[str, Any] = {

@@ -229,12 +229,13 @@ def _of_two(  # noqa: C901 - of what it returns
             node._args = (left, right)
             if rest:
                 node._args += rest
-        if save_x or save_y:
+        # A number that is kept has no version, and a node of numbers alone is never freed.
+        keeps_x = save_x and left.__class__ is Tensor
+        keeps_y = save_y and right.__class__ is Tensor
+        if keeps_x or keeps_y:
             node._versions = 0
-        if (save_x and left.__class__ is Tensor and self._counter is not None) or (
-            save_y and right.__class__ is Tensor and other._counter is not None
-        ):
-            node._versions = _versions((left, right))
+            if (keeps_x and self._counter is not None) or (keeps_y and other._counter is not None):
+                node._versions = _versions((left, right))
         if elementwise:
             node._shapes = pattern
         else:

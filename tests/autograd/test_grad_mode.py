@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 import tensorplay as tp
+from tensorplay._tensor import inference_threads
 
 
 def test_nesting_and_exceptions_restore_the_flag():
@@ -104,3 +106,57 @@ def test_every_thread_has_its_own_flag():
         thread.start()
         thread.join()
     assert seen == [True]
+
+
+def test_inference_mode_stays_in_its_thread() -> None:
+    """A suspended generator outlives its thread, whose number another thread gets."""
+    kept: list[Any] = []
+
+    def suspended() -> Any:
+        with tp.inference_mode():
+            yield 1
+
+    def start() -> None:
+        generator = suspended()
+        next(generator)
+        kept.append(generator)
+
+    marked: list[bool] = []
+
+    def fresh() -> None:
+        marked.append(tp.ones(2).is_inference())
+
+    for target in (start, *[fresh] * 12):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    assert marked == [False] * 12
+    assert inference_threads
+    kept.clear()  # which ends the block, in this thread
+    assert not inference_threads
+    assert not tp.is_inference_mode_enabled()
+
+
+def test_what_another_thread_does_changes_nothing_here() -> None:
+    """A node that keeps only numbers can be passed twice, on either way."""
+
+    def twice() -> None:
+        x = tp.ones(2, requires_grad=True)
+        for y in ((x * 2).sum(), (2 * x).sum(), (x / 2).sum()):
+            y.backward()
+            y.backward()
+
+    twice()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with tp.inference_mode():
+            entered.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    entered.wait(30)
+    twice()
+    leave.set()
+    thread.join()

@@ -265,6 +265,24 @@ def test_a_composite_is_recorded(name: str) -> None:
         op(x64(3), [x64(3)]).backward()
 
 
+@pytest.mark.parametrize(
+    ("schema", "body", "text"),
+    [
+        ("(Tensor x) -> Tensor", lambda x: None, "expected Tensor by the schema"),
+        ("(Tensor x) -> (Tensor, Tensor)", lambda x: [x, 2, "a"], "expected 2 values"),
+        ("(Tensor x) -> int", lambda x: x, "expected int by the schema"),
+        ("(Tensor(a!) x) -> Tensor(a!)", lambda x: x * 2, "expected argument 'x' itself"),
+    ],
+)
+def test_results_of_composites_are_checked(name: str, schema: str, body: Any, text: str) -> None:
+    library.define(name, schema)
+    library.impl(name, "CompositeImplicitAutograd", body)
+    with pytest.raises(RuntimeError, match=text):
+        library.get_op(name)(tp.ones(2))
+    found = library.opcheck(name, (tp.ones(2),), raise_exception=False)
+    assert {f.code for f in found["test_schema"]} == {"result_type"}
+
+
 def test_kernels_switched_off(name: str) -> None:
     @custom_op(name)
     def op(x: Tensor) -> Tensor:

@@ -252,6 +252,28 @@ def test_each_wrong_result_is_named(name: str) -> None:
     assert [f.code for f in found["test_faketensor"]] == ["fake_shape", "fake_shape"]
 
 
+def test_a_formula_that_writes_to_its_gradient(name: str) -> None:
+    op = full(name, lambda x: x * 2)
+    op.register_autograd(lambda ctx, g: g.mul_(2))
+    found = codes(op, (leaf(3),), test_utils="test_autograd_registration")
+    assert found == {("autograd_registration", "writes_gradient")}
+
+
+def test_one_buffer_for_all_results(name: str) -> None:
+    kept = tp.zeros(3)
+    op = full(name, lambda x: kept.copy_(x * 2))
+    assert ("variants", "shared_result") in codes(op, (tp.rand(3),))
+
+
+def test_operators_without_tensors(name: str) -> None:
+    @custom_op(name)
+    def filled(n: int, k: float = 1.0) -> Tensor:
+        return tp.full((n,), k)
+
+    filled.register_fake(lambda n, k=1.0: tp.empty(n))
+    assert opcheck(filled, (3,), test_utils="all") == {}
+
+
 def test_a_definition_that_was_replaced(name: str) -> None:
     def make() -> Any:
         return custom_op(name, _plus_one)

@@ -226,3 +226,18 @@ def test_a_write_in_the_kernel_counts_for_the_caller(name: str) -> None:
     op(c)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
+
+
+def test_the_set_up_of_a_gradient_gets_what_the_kernel_gets(name: str) -> None:
+    kinds: list[type] = []
+    op = custom_op(name, lambda x, k: x * k, schema="(Tensor x, float k) -> Tensor")
+    op.register_autograd(
+        lambda ctx, g: (g, None),
+        setup_context=lambda ctx, inputs, output: kinds.append(type(inputs[1])),
+    )
+    x = tp.rand(2, requires_grad=True)
+    op(x, 2)
+    op(x, k=2)
+    assert kinds == [float, float]
+    with pytest.raises((TypeError, ValueError), match=rf"\[{name}\] argument 'k'"):
+        op(x, 10**400)

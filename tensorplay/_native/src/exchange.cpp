@@ -128,6 +128,20 @@ bool needs_no_gradient(PyObject* tensor) {
   return false;
 }
 
+bool has_no_tangent(PyObject* tensor) {
+  PyObject* tangent = slot_tangent.get(tensor);
+  if (tangent == nullptr) return false;
+  const bool none = tangent == Py_None;
+  Py_DECREF(tangent);
+  if (!none) {
+    PyErr_SetString(PyExc_BufferError,
+                    "[__dlpack__] can't export tensors that have a tangent: forward mode would miss "
+                    "what the receiver computes. Wrap the call in `library.custom_op`, or write "
+                    "x.detach().");
+  }
+  return none;
+}
+
 // Return the array of a tensor as a new reference, or null with BufferError set.
 PyArrayObject* array_of(PyObject* tensor) {
   PyObject* base = slot_base.get(tensor);
@@ -139,7 +153,7 @@ PyArrayObject* array_of(PyObject* tensor) {
     if (done == nullptr) return nullptr;
     Py_DECREF(done);
   }
-  if (!needs_no_gradient(tensor)) return nullptr;
+  if (!needs_no_gradient(tensor) || !has_no_tangent(tensor)) return nullptr;
   PyObject* array = slot_array.get(tensor);
   if (array == nullptr) return nullptr;
   if (!PyArray_Check(array)) {

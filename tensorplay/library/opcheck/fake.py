@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from tensorplay import _device
 from tensorplay._tensor import Tensor, spec_of
 from tensorplay.library.kernels import NoFakeKernelError
 from tensorplay.library.opcheck.calls import Arguments, Checked, Outcome, said
@@ -37,7 +39,8 @@ def compare_with_fake(
     choice as long as no view comes of it.
     """
     try:
-        fake = arguments.on_meta().run()
+        with _device.META if not arguments.tensors() else contextlib.nullcontext():
+            fake = arguments.on_meta().run()
     except NoFakeKernelError as problem:
         check.fail(test, "no_fake", str(problem), variant)
         return
@@ -119,10 +122,11 @@ def _compare_tensors(
                 "or the kernel a contiguous one.",
                 "fake_device": "Let it make results on the device of the inputs, x.new_empty(…).",
             }.get(code, "Let the fake kernel compute it from the inputs.")
+            gives = "expected" if code == "fake_device" else "the kernel gives"
             check.fail(
                 test,
                 code,
-                f"result {number}: the kernel gives {what} {expected}, the fake kernel {got}. "
+                f"result {number}: {gives} {what} {expected}, the fake kernel gives {got}. "
                 f"{advice}",
                 variant,
                 subject=f"result {number}",

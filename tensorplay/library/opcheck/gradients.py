@@ -9,7 +9,7 @@ from tensorplay.autograd import grad_mode
 from tensorplay.autograd.backward import grad
 from tensorplay.library.kernels import COMPOSITE
 from tensorplay.library.nested import flatten
-from tensorplay.library.opcheck.calls import Arguments, Checked, said
+from tensorplay.library.opcheck.calls import Arguments, Checked, difference, said
 from tensorplay.library.registry import find
 
 __all__ = ["check_gradients", "gradients_of"]
@@ -65,8 +65,10 @@ def gradients_of(check: Checked, test: str, arguments: Arguments, outs: list[Ten
     """Run backward from all results; the engine compares shapes and dtypes with the inputs."""
     inputs = [t for t in arguments.tensors() if t.requires_grad]
     roots = [t for t in outs if t.requires_grad]
+    incoming = [_ones(t) for t in roots]
+    before = None if inputs[0].is_meta else [t.clone() for t in incoming]
     try:
-        found = grad(roots, inputs, [_ones(t) for t in roots], allow_unused=True)
+        found = grad(roots, inputs, incoming, allow_unused=True)
     except Exception as problem:  # noqa: BLE001  (whatever a person's formula raises)
         advice = (
             "A formula runs without data when shapes are computed: no .numpy(), .item() or "
@@ -77,6 +79,13 @@ def gradients_of(check: Checked, test: str, arguments: Arguments, outs: list[Ten
         text = f"backward raises {said(problem)} {advice}"
         check.fail(test, "gradient_error", text, cause=problem)
         return
+    if before is not None and difference(incoming, before, atol=0.0, rtol=0.0) is not None:
+        check.fail(
+            test,
+            "writes_gradient",
+            "the formula writes to the gradient that it is given, which others use too. Write "
+            "g * 2 instead of g.mul_(2).",
+        )
     names = arguments.names()
     for tensor, gradient in zip(inputs, found, strict=True):
         if gradient is None:

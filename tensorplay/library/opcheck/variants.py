@@ -21,6 +21,7 @@ from tensorplay.library.opcheck.calls import (
     said,
 )
 from tensorplay.library.opcheck.fake import compare_with_fake
+from tensorplay.library.results import overlap
 from tensorplay.library.tags import Tag
 from tensorplay.library.writes import undeclared_write
 
@@ -106,6 +107,7 @@ def _compare(check: Checked, got: Outcome, expected: Outcome) -> str | None:
 
 def _again(check: Checked, first: Outcome) -> None:
     second = check.arguments.copied().run()
+    _shares_with_the_first(check, first, second)
     different = difference(second.results, first.results, atol=0.0, rtol=0.0)
     if different is not None:
         check.fail(
@@ -115,6 +117,21 @@ def _again(check: Checked, first: Outcome) -> None:
             "the kernel keeps between calls, or give the operator Tag.nondeterministic.",
             "repeated",
         )
+
+
+def _shares_with_the_first(check: Checked, first: Outcome, second: Outcome) -> None:
+    """See that a second call leaves what the first one returned alone."""
+    arguments = [*flatten(first.values), *flatten(second.values)]
+    for number, (one, other) in enumerate(zip(first.tensors(), second.tensors(), strict=False)):
+        if not any(one is a or other is a for a in arguments) and overlap(one, other):
+            check.fail(
+                _TEST,
+                "shared_result",
+                f"result {number} of a second call lies in the memory of the first call's, which "
+                "it changes. Allocate results in each call.",
+                "repeated",
+                subject=f"result {number}",
+            )
 
 
 def _from_threads(check: Checked, first: Outcome) -> None:
