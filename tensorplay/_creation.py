@@ -12,7 +12,7 @@ from tensorplay import _device, _dtype
 from tensorplay._dlpack import from_dlpack, from_numpy, shareable
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Size, Spec, Tensor, wrap
-from tensorplay.ops.arguments import SCALARS, reject
+from tensorplay.ops.arguments import SCALARS, check_held, reject
 from tensorplay.ops.dispatch import overridable
 
 if TYPE_CHECKING:
@@ -118,12 +118,19 @@ def full(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor of `size` whose elements are all `fill_value`, of its type by default."""
+    """Return a tensor of `size` whose elements are all `fill_value`, of its type by default.
+
+    Raises
+    ------
+    RuntimeError
+        The type cannot hold `fill_value`.
+    """
     value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     if not isinstance(value, SCALARS):
         reject("full", "fill_value", "Scalar", fill_value)
     d = _dtype.scalar_dtype(value) if dtype is None else _dtype.as_dtype(dtype, "full")
     shape = shape_of("full", (size,))
+    check_held("full", value.item() if isinstance(value, np.generic) else value, d)
     element = _converted("full", "fill_value", np.asarray(value), d, exact=True)
     spec = Spec(shape, d)
     return _made("full", lambda: np.full(shape, element), spec, device, requires_grad)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.schema import Argument
 
-__all__ = ["SCALARS", "as_plain", "converter", "reject"]
+__all__ = ["LIMITS", "SCALARS", "as_plain", "check_held", "converter", "reject"]
 
 SCALARS = (bool, int, float, complex, np.number, np.bool_)
 
@@ -30,6 +30,36 @@ def reject(where: str, argument: str, expected: Any, value: Any, advice: str = "
     text = f"[{where}] argument '{argument}': expected {expected}, got {shown}."
     kind = OverriddenError if has_override(value) else TypeError
     raise kind(f"{text} {advice}" if advice else text)
+
+
+# The least and the largest number of each type of integers.
+LIMITS: Final = {
+    d: (_dtype.iinfo(d).min, _dtype.iinfo(d).max)
+    for d in _dtype.DTYPES if d.category == _dtype.INTEGER
+}  # fmt: skip
+
+
+def check_held(where: str, number: Any, d: _dtype.dtype, *, wraps: bool = False) -> None:
+    """Refuse a Python number that integers of type `d` cannot hold; others are let through.
+
+    With `wraps`, for operations that agree with arithmetic modulo 2**n, only numbers that no
+    integer type holds are refused.
+
+    Raises
+    ------
+    RuntimeError
+        That is the case.
+    """
+    if d.category != _dtype.INTEGER or type(number) not in (int, float):
+        return
+    low, high = (-(2**63), 2**64 - 1) if wraps else LIMITS[d]
+    if not low - 1 < number < high + 1:
+        huge = isinstance(number, int) and number.bit_length() > 65
+        text = f"an integer of {number.bit_length()} bits" if huge else number
+        raise RuntimeError(
+            f"[{where}] {text} cannot be converted to {d!r} without overflow: its numbers go from "
+            f"{LIMITS[d][0]} to {LIMITS[d][1]}. Write x.to(dtype) with a larger type first."
+        )
 
 
 def _integer(value: Any) -> int:

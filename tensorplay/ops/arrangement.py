@@ -8,8 +8,8 @@ import numpy as np
 
 from tensorplay import _dtype
 from tensorplay._tensor import Spec, Tensor
+from tensorplay.ops.arguments import check_held
 from tensorplay.ops.dims import wrap_dim, wrap_dims
-from tensorplay.ops.elementwise import check_held
 from tensorplay.ops.joining import cat
 from tensorplay.ops.movement import Ints, expand, reshape, samples_of
 from tensorplay.ops.parts import narrow

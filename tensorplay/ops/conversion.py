@@ -9,10 +9,11 @@ import numpy as np
 from tensorplay import _device, _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
-from tensorplay.ops.arguments import SCALARS, reject
+from tensorplay.ops.arguments import SCALARS, check_held, reject
 from tensorplay.ops.dims import broadcasts_to, is_dense, strides_of
 from tensorplay.ops.dispatch import overridable_method
-from tensorplay.ops.elementwise import cast, check_held
+from tensorplay.ops.elementwise import cast
+from tensorplay.ops.node import bare_spec
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 from tensorplay.ops.writer import Writer
 
@@ -173,15 +174,19 @@ def _type_as(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _copy_rule(x: Any, src: Any) -> Spec:
+    _check_source("copy_", "src", x, src)
+    return Spec(x.shape, x.dtype)
+
+
+def _check_source(where: str, argument: str, x: Spec, src: Any) -> None:
     shape = src.shape if isinstance(src, Spec) else ()
     if not broadcasts_to(shape, x.shape):
         message = (
-            f"[copy_] argument 'src': expected a shape that broadcasts to {list(x.shape)}, "
-            f"got {list(shape)}."
+            f"[{where}] argument '{argument}': expected a shape that broadcasts to "
+            f"{list(x.shape)}, got {list(shape)}."
         )
         raise RuntimeError(message)
-    check_no_loss("copy_", src, x.dtype)
-    return Spec(x.shape, x.dtype)
+    check_no_loss(where, src, x.dtype)
 
 
 def check_no_loss(where: str, value: Any, d: dtype) -> None:
@@ -239,6 +244,17 @@ _copy = Writer(
 )
 
 
+def copy_into(where: str, argument: str, target: Tensor, src: Any) -> Tensor:
+    """Copy the elements of `src` into `target`; refusals name what was called, and its argument."""
+    try:
+        return _copy.apply_inplace((target, src))
+    except RuntimeError as error:
+        problem = error
+    source = bare_spec(src) if isinstance(src, Tensor) else src
+    _check_source(where, argument, bare_spec(target), source)
+    raise problem
+
+
 def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Copy the elements of `src`, broadcast and converted, into this tensor.
 
@@ -268,7 +284,7 @@ def _fill_(self: Tensor, value: Any) -> Tensor:
         raise RuntimeError(message)
     if not isinstance(value, (Tensor, *SCALARS)):
         reject("fill_", "value", "a number or 0-d Tensor", value)
-    return _copy.apply_inplace((self, value))
+    return copy_into("fill_", "value", self, value)
 
 
 def _zero_(self: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tensorplay import _dtype
 from tensorplay._tensor import Spec
+from tensorplay.ops.arguments import LIMITS, check_held
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "binary",
     "broadcast_shapes",
-    "check_held",
     "conj_of",
     "log_of",
     "no_bool",
@@ -89,35 +89,6 @@ def cast(x: Any, d: dtype) -> Any:
     if isinstance(x, float) and d.category == _dtype.INTEGER:
         return np.asarray(x).astype(d.numpy)  # as arrays are cast, which NaN does not stop
     return np.asarray(x, d.numpy)
-
-
-_LIMITS = {
-    d: (_dtype.iinfo(d).min, _dtype.iinfo(d).max)
-    for d in _dtype.DTYPES if d.category == _dtype.INTEGER
-}  # fmt: skip
-
-
-def check_held(where: str, number: Any, d: dtype, *, wraps: bool = False) -> None:
-    """Refuse a Python number that integers of type `d` cannot hold; others are let through.
-
-    With `wraps`, for operations that agree with arithmetic modulo 2**n, only numbers that no
-    integer type holds are refused.
-
-    Raises
-    ------
-    RuntimeError
-        That is the case.
-    """
-    if d.category != _dtype.INTEGER or type(number) not in (int, float):
-        return
-    low, high = (-(2**63), 2**64 - 1) if wraps else _LIMITS[d]
-    if not low - 1 < number < high + 1:
-        huge = isinstance(number, int) and number.bit_length() > 65
-        text = f"an integer of {number.bit_length()} bits" if huge else number
-        raise RuntimeError(
-            f"[{where}] {text} cannot be converted to {d!r} without overflow: its numbers go from "
-            f"{_LIMITS[d][0]} to {_LIMITS[d][1]}. Write x.to(dtype) with a larger type first."
-        )
 
 
 def _floating(d: dtype) -> dtype:
@@ -242,7 +213,7 @@ def _known_plan(plans: dict[Any, Any], x: Any, y: Any) -> tuple[Any, Any]:
     if plan is not None and (other is float or other is int):
         if plan[0].is_differentiable:
             return plan, np.asarray(float(y), plan[1])
-        limits = _LIMITS.get(plan[0])
+        limits = LIMITS.get(plan[0])
         if other is int and limits is not None and limits[0] <= y <= limits[1]:
             return plan, np.asarray(y, plan[1])
     return None, y  # a number that may raise the kind

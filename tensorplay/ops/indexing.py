@@ -14,10 +14,11 @@ from tensorplay import _dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd.batched import BatchedTensor
-from tensorplay.ops.arguments import as_plain, reject
+from tensorplay.ops.arguments import as_plain, check_held, reject
+from tensorplay.ops.conversion import copy_into
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.dispatch import UNANSWERED, ask, is_override, overridable, protocol
-from tensorplay.ops.elementwise import broadcast_shapes, check_held
+from tensorplay.ops.elementwise import broadcast_shapes
 from tensorplay.ops.movement import expand, flatten, reshape
 from tensorplay.ops.parts import slice_, slice_dim
 from tensorplay.ops.primitive import Composite, Sample
@@ -350,10 +351,16 @@ def _setitem(self: Tensor, key: Any, value: Any) -> None:
             return
     try:
         _write_item(self, key, value)
+        return
+    except RuntimeError as error:
+        problem = error
     except (IndexError, TypeError):
         relevant = (self, *_members(key), value)
         if protocol.on or ask(_setitem, relevant, (self, key, value)) is UNANSWERED:
             raise
+        return
+    check_held("setitem", value, self._dtype)  # what writes says the same under its own name
+    raise problem
 
 
 def _write_item(self: Tensor, key: Any, value: Any) -> None:
@@ -375,7 +382,7 @@ def _write_item(self: Tensor, key: Any, value: Any) -> None:
     if advanced is None:
         if isinstance(value, Tensor):
             value = _without_leading_ones(value, target.ndim)
-        target.copy_(value)
+        copy_into("setitem", "value", target, value)
         return
     if isinstance(value, Tensor):
         value = _without_leading_ones(value, len(index_shape("setitem", target, advanced)))

@@ -11,11 +11,11 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._dtype import dtype
 from tensorplay._tensor import Spec
+from tensorplay.ops.arguments import check_held
 from tensorplay.ops.elementwise import (
     binary,
     broadcast_shapes,
     cast,
-    check_held,
     no_bool,
     no_gradient,
     result_type,

@@ -12,12 +12,12 @@ from tensorplay import _dtype
 from tensorplay._dtype import dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor, contiguous_strides, wrap
-from tensorplay.ops.arguments import reject
+from tensorplay.ops.arguments import check_held, reject
 from tensorplay.ops.arrangement import pad
 from tensorplay.ops.conversion import check_no_loss
 from tensorplay.ops.dims import broadcasts_to, wrap_dim
 from tensorplay.ops.dispatch import overridable, overridable_method
-from tensorplay.ops.elementwise import broadcast_shapes, cast, check_held, result_type
+from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
 from tensorplay.ops.movement import reshape
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 from tensorplay.ops.writer import Writer

@@ -147,6 +147,44 @@ def test_integers_beyond_the_type_are_not_stored(write, dtype):
         assert x[0].item() == high
 
 
+def _key(x, value):
+    x[tp.tensor([1])] = value
+
+
+@pytest.mark.parametrize("value", [300, -1, 2**70, 1e30, float("nan")])
+def test_refusals_name_what_was_called(value):
+    x = tp.ones(2, dtype=tp.uint8)
+    for write in (_item, _mask, _key, lambda x, v: x.__setitem__(slice(None), v)):
+        with pytest.raises(RuntimeError, match=r"^\[setitem\] .* without overflow"):
+            write(x, value)
+    with pytest.raises(RuntimeError, match=r"^\[fill_\] .* without overflow"):
+        x.fill_(value)
+    for fill in (value, tp.tensor(float(value)).to(tp.float64)):
+        with pytest.raises(RuntimeError, match=r"^\[full\] .* without overflow"):
+            tp.full((2,), fill, dtype=tp.uint8)
+    with pytest.raises(RuntimeError, match=r"^\[full\] .* without overflow"):
+        tp.full_like(x, value)
+    assert x.tolist() == [1, 1]
+
+
+def test_full_takes_numbers_of_numpy():
+    assert tp.full((2,), np.int64(7), dtype=tp.uint8).tolist() == [7, 7]
+    with pytest.raises(RuntimeError, match=r"^\[full\] 300"):
+        tp.full((2,), np.int64(300), dtype=tp.uint8)
+
+
+def test_shapes_and_complex_numbers_are_refused_by_name():
+    x = tp.ones(2)
+    for match, write in (
+        (r"\[setitem\] argument 'value': expected a shape", lambda: x.__setitem__(0, tp.ones(3))),
+        (r"\[setitem\] complex", lambda: x.__setitem__(0, 1j)),
+        (r"\[fill_\] complex", lambda: x.fill_(tp.tensor(1j))),
+        (r"\[copy_\] argument 'src': expected a shape", lambda: x.copy_(tp.ones(3))),
+    ):
+        with pytest.raises(RuntimeError, match=match):
+            write()
+
+
 X = tp.tensor([100, 1], dtype=tp.uint8)
 
 
