@@ -108,7 +108,7 @@ def find_nvcc() -> toolchain.Compiler:
             "  apt:   sudo apt-get install nvidia-cuda-toolkit\n"
             "or set CUDA_HOME to the toolkit's folder."
         )
-    return toolchain._compiler((found,))
+    return toolchain.compiler_of((found,))
 
 
 def find_toolkit() -> Toolkit:
@@ -200,7 +200,8 @@ def numbers() -> tuple[str, ...]:
     variable = os.environ.get(_ARCHITECTURES, "").split()
     if bad := [text for text in variable if not re.fullmatch(r"\d+\.\d+[af]?", text)]:
         raise ValueError(
-            f"[cpp_jit] {_ARCHITECTURES}: expected architectures such as 8.0 9.0a, got {bad[0]!r}"
+            f"[cpp_jit] {_ARCHITECTURES}: expected architectures such as 8.0 9.0a, "
+            f"got {bad[0]!r}. Write compute capabilities, or unset the variable."
         )
     return tuple(variable) or _present() or _DEFAULT
 

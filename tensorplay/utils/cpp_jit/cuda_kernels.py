@@ -137,10 +137,10 @@ def device_compiler() -> toolchain.Compiler:
                 "no compiler for CUDA kernels: neither NVRTC (pip install nvidia-cuda-nvrtc) nor "
                 f"nvcc is here. {error}"
             ) from None
-        return toolchain._compiler((str(library),))
+        return toolchain.compiler_of((str(library),))
     if library is None:
         return nvcc
-    found = toolchain._compiler((str(library),))
+    found = toolchain.compiler_of((str(library),))
     return toolchain.Compiler(found.command, f"{found.identity}\n{nvcc.identity}")
 
 

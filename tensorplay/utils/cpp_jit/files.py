@@ -86,7 +86,10 @@ def build_files(
     paths = tuple(str(Path(path).absolute()) for path in files)
     for path in paths:
         if not Path(path).is_file():
-            raise FileNotFoundError(f"[cpp_jit] library {name!r}: there is no file {path}")
+            raise FileNotFoundError(
+                f"[cpp_jit] library {name!r}: there is no file {path}. Paths are from the folder "
+                f"{Path.cwd()}."
+            )
     tree = _Tree(
         name,
         paths,

@@ -61,8 +61,8 @@ class Options:
         """
         if isinstance(include_paths, (str, os.PathLike)):
             raise TypeError(
-                "argument 'extra_include_paths': expected a sequence of folders, got one. "
-                f"Write extra_include_paths=[{os.fspath(include_paths)!r}]."
+                "[cpp_jit] argument 'extra_include_paths': expected a sequence of folders, got "
+                f"one. Write extra_include_paths=[{os.fspath(include_paths)!r}]."
             )
         return cls(
             checked("extra_cflags", cflags),
@@ -101,22 +101,22 @@ def checked(argument: str, flags: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(flags, (str, bytes)) or not all(isinstance(flag, str) for flag in flags):
         shown = f"the text {flags!r}" if isinstance(flags, str) else type(flags).__name__
         raise TypeError(
-            f"argument {argument!r}: expected a sequence of strings, one per flag, got {shown}. "
-            f"Write {argument}=['-O3', '-lm']."
+            f"[cpp_jit] argument {argument!r}: expected a sequence of strings, one per flag, "
+            f"got {shown}. Write {argument}=['-O3', '-lm']."
         )
     for flag in flags:
         if flag in _STOPS or flag in _NO_LIBRARY or flag.startswith("-Wl,--version,"):
             raise ValueError(
-                f"argument {argument!r}: expected flags for building a library, got {flag!r}, "
-                "with which none comes out. Leave it out."
+                f"[cpp_jit] argument {argument!r}: expected flags for building a library, "
+                f"got {flag!r}, with which none comes out. Leave it out."
             )
         if flag.startswith("-fsanitize=") and any(
             name in _PRELOADED for name in flag.partition("=")[2].split(",")
         ):
             raise ValueError(
-                f"argument {argument!r}: got {flag!r}, whose run-time must be in the process from "
-                "its start; loading the library would end this one. Leave it out, or use "
-                "-fsanitize=undefined with -fno-sanitize-recover."
+                f"[cpp_jit] argument {argument!r}: got {flag!r}, whose run-time must be in the "
+                "process from its start; loading the library would end this one. Leave it out, or "
+                "use -fsanitize=undefined with -fno-sanitize-recover."
             )
     return tuple(flags)
 

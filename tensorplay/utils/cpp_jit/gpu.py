@@ -117,7 +117,8 @@ def resolve(name: str, backend: str | None) -> Backend:
         return CUDA
     if backend is not None:
         raise ValueError(
-            f"[cpp_jit] library {name!r}: expected backend 'cuda' or 'hip', got {backend!r}"
+            f"[cpp_jit] library {name!r}: expected backend 'cuda' or 'hip', got {backend!r}. "
+            "Leave it out to take the one that is installed."
         )
     if _finds(cuda.find_nvcc) or nvrtc.find_nvrtc() is not None or not _finds(hip.find_hipcc):
         return CUDA

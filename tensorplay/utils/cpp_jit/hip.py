@@ -54,7 +54,7 @@ def find_hipcc() -> toolchain.Compiler:
             "  pip, conda: neither has it; AMD's packages are at https://rocm.docs.amd.com\n"
             "or set ROCM_HOME to ROCm's folder."
         )
-    return toolchain._compiler((found,))
+    return toolchain.compiler_of((found,))
 
 
 def _homes() -> list[str]:
@@ -117,7 +117,7 @@ def target() -> cuda.Target:
     if bad := [text for text in asked if not re.fullmatch(r"gfx[0-9a-f-]+[\w:+-]*", text)]:
         raise ValueError(
             f"[cpp_jit] {_ARCHITECTURES}: expected architectures such as gfx90a gfx942, "
-            f"got {bad[0]!r}"
+            f"got {bad[0]!r}. Write them as amdgpu-arch prints them, or unset the variable."
         )
     if asked:
         names, reason = tuple(asked), f"{_ARCHITECTURES} asks for it"

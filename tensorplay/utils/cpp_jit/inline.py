@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -116,7 +116,7 @@ def load_inline(name: str, **options: Unpack[LoadInlineOptions]) -> Module:
     build_directory
         Folder that replaces the build cache.
     backend
-        ``"cuda"`` or None.
+        ``"cuda"``, ``"hip"``, or None: the one that is installed.
     embed_cubin
         Compiled CUDA kernels by the names that ``TVM_FFI_EMBED_CUBIN`` finds them by.
     keep_module_alive
@@ -195,13 +195,17 @@ def build(name: str, **options: Unpack[BuildOptions]) -> str:
 def _inline(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> Build:
     options = _checked(name, entry, given)
     cubins: Mapping[str, bytes] = given.get("embed_cubin") or {}
-    texts, cuda_texts = _listed(given.get("cpp_sources")), _listed(given.get("cuda_sources"))
+    texts, cuda_texts = _texts(given, "cpp_sources"), _texts(given, "cuda_sources")
     functions = given.get("functions")
-    exports = functions if isinstance(functions, Mapping) else dict.fromkeys(_listed(functions), "")
+    exports = (
+        functions
+        if isinstance(functions, Mapping)
+        else dict.fromkeys(_texts(given, "functions"), "")
+    )
     if not texts and not cuda_texts:
         raise ValueError(
             f"[cpp_jit] library {name!r}: expected C++ text in cpp_sources or CUDA text in "
-            "cuda_sources, got none"
+            "cuda_sources, got none. Write load for source files."
         )
     if not cuda_texts and not cubins:
         unit = Unit(name, Source("\n".join(texts)), dict(exports), options=options)
@@ -224,7 +228,10 @@ def _files(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> Bu
     groups = [given.get(group) for group in ("sources", "cpp_files", "cuda_files")]
     paths = [path for group in groups for path in _listed(group)]
     if not paths:
-        raise ValueError(f"[cpp_jit] library {name!r}: expected source files, got none")
+        raise ValueError(
+            f"[cpp_jit] library {name!r}: expected source files, got none. Write "
+            "cpp_files=['a.cc'], or load_inline for text."
+        )
     return build_files(name, paths, options, given.get("backend"))
 
 
@@ -232,7 +239,10 @@ def _checked(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> 
     """Return what is for the tools, after a look at all keywords."""
     unknown = sorted(set(given) - entry.__known__)  # type: ignore[attr-defined]
     if unknown:
-        raise TypeError(f"[cpp_jit] library {name!r}: unexpected argument {unknown[0]!r}")
+        known = ", ".join(sorted(entry.__known__))  # type: ignore[attr-defined]
+        raise TypeError(
+            f"[cpp_jit] library {name!r}: unexpected argument {unknown[0]!r}. Arguments: {known}."
+        )
     if given.get("backend") is not None:
         gpu.resolve(name, given["backend"])
     return Options.of(
@@ -243,6 +253,19 @@ def _checked(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> 
         build_directory=given.get("build_directory"),
         output=given.get("output"),
     )
+
+
+def _texts(given: Mapping[str, Any], argument: str) -> list[str]:
+    """Return one text or several as a list."""
+    value = given.get(argument)
+    listed = _listed(value) if value is None or isinstance(value, Iterable) else [value]
+    for text in listed:
+        if not isinstance(text, str):
+            raise TypeError(
+                f"[cpp_jit] argument {argument!r}: expected text or a sequence of texts, got "
+                f"{type(text).__name__}. Write {argument}=['…']."
+            )
+    return listed
 
 
 def _listed(given: Any) -> list[Any]:

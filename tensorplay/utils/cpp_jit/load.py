@@ -113,7 +113,10 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         parameters = self._parameters
         known = [p.name for p in parameters] if parameters is not None else []
         if kwargs and not all(known):
-            raise TypeError(f"[{self._shown}] takes positional arguments only")
+            raise TypeError(
+                f"[{self._shown}] takes positional arguments only: its parameters have no names. "
+                "Leave out the keywords."
+            )
         values = list(args)
         rest = dict(kwargs)
         for parameter in (parameters or ())[len(args) :]:
@@ -408,7 +411,10 @@ class Module:
                 function = self._module.get_function(name)
             except AttributeError:
                 raise AttributeError(
-                    f"library {self.__name__!r} has no function {name!r}", name=name, obj=self
+                    f"[cpp_jit] library {self.__name__!r} has no function {name!r}. Those known of "
+                    f"it: {', '.join(sorted(self._signatures)) or 'none'}.",
+                    name=name,
+                    obj=self,
                 ) from None
             known = self._signatures.get(name)
             parameters = None
@@ -516,11 +522,23 @@ def load_module(path: str | os.PathLike[str], **kwargs: Any) -> Module:
         There is no such file, or the loader refuses it.
     """
     file = Path(path)
+    if not file.is_file():
+        raise RuntimeError(
+            f"[load_module] argument 'path': expected a shared library, and there is no file "
+            f"{file}. Write the path that cpp_jit.build_inline or cpp_jit.build returned."
+        )
     described: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         described = json.loads((file.parent / "entry.json").read_text("utf-8"))
     ours = described.get("library") == file.name
-    module = _open(file, private=ours, **kwargs)
+    try:
+        module = _open(file, private=ours, **kwargs)
+    except RuntimeError as error:
+        reason = str(error).rpartition(f"{file}: ")[2] or str(error)
+        raise RuntimeError(
+            f"[load_module] argument 'path': expected a shared library that this process can load, "
+            f"got {file}: {reason}. Build it again on this machine with cpp_jit.build."
+        ) from error
     name = described["name"] if ours else file.stem.removeprefix("lib")
     if not ours:
         described = {}

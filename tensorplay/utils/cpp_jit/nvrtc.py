@@ -328,18 +328,18 @@ def header_folders(library: Path, cache: Cache) -> tuple[str, ...]:
     beside = library.parent.parent / "include"
     if (beside / "cuda_fp16.h").is_file():
         return (str(beside), *(str(p) for p in (beside / "cccl",) if p.is_dir()))
-    identity = toolchain._compiler((str(library),)).identity
+    identity = toolchain.compiler_of((str(library),)).identity
     key = digest("nvrtc headers", identity)
     folder = cache.root / "runtime" / key[:24]
-    if support._ready(folder) is None:
+    if support.published(folder) is None:
         with cache.lock("headers", key, "the headers of NVRTC"):
-            if support._ready(folder) is None:
+            if support.published(folder) is None:
                 with cache.workspace() as work:
                     if not _write_headers(library, work):
                         return _toolkit_headers()
                     marker = "headers/cuda_fp16.h"
                     sizes = {marker: (work / marker).stat().st_size}
-                    support._publish(cache, work, folder, {"sizes": sizes})
+                    support.publish(cache, work, folder, {"sizes": sizes})
     cache.touch(folder)
     return (str(folder / "headers"), str(folder / "headers" / "cccl"))
 

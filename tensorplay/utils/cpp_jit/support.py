@@ -222,7 +222,7 @@ def _objects_of(
             if sizes is None:
                 with cache.workspace() as work:
                     sizes = _build_runtime(compiler, traits, sources, work)
-                    _publish(cache, work, folder, {"sizes": sizes})
+                    publish(cache, work, folder, {"sizes": sizes})
     cache.touch(folder)
     return tuple(folder / name for name in sorted(sizes))
 
@@ -257,14 +257,15 @@ def _build_runtime(
     return {f"{s.stem}.o": (work / f"{s.stem}.o").stat().st_size for s in sources}
 
 
-def _publish(cache: Cache, work: Path, folder: Path, ready: dict[str, Any]) -> None:
+def publish(cache: Cache, work: Path, folder: Path, ready: dict[str, Any]) -> None:
+    """Move what was made for all builds to its place, with what `published` is to say of it."""
     write_atomically(work / "ready.json", json.dumps(ready))
     cache.remove(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work.rename(folder)
 
 
-def _ready(folder: Path) -> dict[str, Any] | None:
+def published(folder: Path) -> dict[str, Any] | None:
     """Return what a published folder says of itself if its files have their recorded sizes."""
     try:
         ready: dict[str, Any] = json.loads((folder / "ready.json").read_text("utf-8"))
@@ -276,7 +277,7 @@ def _ready(folder: Path) -> dict[str, Any] | None:
 
 
 def _complete(folder: Path) -> dict[str, int] | None:
-    ready = _ready(folder)
+    ready = published(folder)
     return None if ready is None else dict(ready["sizes"])
 
 
@@ -319,7 +320,7 @@ def _header_job(traits: Traits, headers: Headers) -> Job:
 
 def _find_precompiled(cache: Cache, key: str) -> Precompiled | None:
     folder = cache.root / "precompiled" / key[:24]
-    ready = _ready(folder)
+    ready = published(folder)
     if ready is None or not cache.file_set_holds(ready["file_set"]):
         return None
     cache.touch(folder)
@@ -378,7 +379,7 @@ def _make_precompiled(
             sizes = {name: (work / name).stat().st_size for name in (_HEADER, job.output)}
             include = _HEADER if job.source == _HEADER else job.output
             ready = {"sizes": sizes, "file_set": file_set, "include": include}
-            _publish(cache, work, cache.root / "precompiled" / key[:24], ready)
+            publish(cache, work, cache.root / "precompiled" / key[:24], ready)
 
 
 def _run_killable(compiler: Compiler, words: Sequence[str], work: Path) -> bool:

@@ -109,7 +109,7 @@ def find_compiler() -> Compiler:
         if found is None and msvc.is_cl(name) and (program := msvc.installed()):
             found = str(program)
         if found:
-            return _compiler((found, *words[1:]))
+            return compiler_of((found, *words[1:]))
     if not variable and (bundled := _zig()):
         return bundled
     where = [folder for folder in path.split(os.pathsep) if folder]
@@ -121,7 +121,7 @@ def _zig() -> Compiler | None:
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None:
         return None
-    compiler = _compiler((sys.executable, "-m", "ziglang", "c++"))
+    compiler = compiler_of((sys.executable, "-m", "ziglang", "c++"))
     program = Path(spec.origin).parent / ("zig.exe" if sys.platform == "win32" else "zig")
     state = program.stat()
     identity = f"{compiler.identity}\n{program}|{state.st_size}|{state.st_mtime_ns}"
@@ -145,12 +145,13 @@ def compiler_of_cc() -> Compiler:
     words = shlex.split(os.environ.get("CC", ""))
     path = os.environ.get("PATH", "")
     if found := _which(words[0], path):
-        return _compiler((found, *words[1:]))
+        return compiler_of((found, *words[1:]))
     where = [folder for folder in path.split(os.pathsep) if folder]
     raise no_compiler(words[:1], where, variable=" ".join(words), name="CC")
 
 
-def _compiler(command: tuple[str, ...]) -> Compiler:
+def compiler_of(command: tuple[str, ...]) -> Compiler:
+    """Return a compiler by its command, identified by size and time of its files."""
     parts = []
     xcode = (str(_XCODE / name) for name in _XCODE_COMPILERS) if sys.platform == "darwin" else ()
     for word in (*command, *filter(os.path.exists, xcode)):
