@@ -50,13 +50,14 @@ def build_module(
     if not target.absolute().parent.is_dir():
         message = f"[build] there is no folder {target.parent} for {target.name}; make it first"
         raise FileNotFoundError(message)
+    paths = [Path(p) for p in _listed(sources)]
+    _check_target(target, [*paths, *([] if declarations is None else [Path(declarations)])])
     texts = (flags,) if isinstance(flags, str) else tuple(flags)
     try:
         split_flags(texts)
     except ValueError as problem:
         message = f"[build] {problem}"
         raise ValueError(message) from None
-    paths = [Path(p) for p in _listed(sources)]
     cell = read_documents(
         None if declarations is None else _document(Path(declarations)), [*map(_document, paths)]
     )
@@ -80,6 +81,29 @@ def build_module(
     finally:
         part.unlink(missing_ok=True)
     return target
+
+
+def _check_target(target: Path, inputs: Sequence[Path]) -> None:
+    """See that the library can be written to `target`, and that nothing is lost by it.
+
+    Raises
+    ------
+    ValueError
+        It is one of the inputs, or a folder.
+    """
+    if target.is_dir():
+        message = (
+            f"[build] argument 'output': expected a file, got the folder {target}. Write "
+            f"{target / 'libops.so'}."
+        )
+        raise ValueError(message)
+    for path in inputs:
+        if path.exists() and target.exists() and path.samefile(target):
+            message = (
+                f"[build] argument 'output': {target} is an input and would be overwritten. Name "
+                "another file, such as libops.so."
+            )
+            raise ValueError(message)
 
 
 def _listed(paths: Paths) -> Sequence[str | os.PathLike[str]]:

@@ -227,10 +227,11 @@ def explain_full_disk(cache: Cache) -> Iterator[None]:
             full = error.errno in {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
         if not full:
             raise
-        place = cache.root if cramped else tempfile.gettempdir()
+        # Compilers, too, write into the cache's folder. What they wrote is gone by now, and room
+        # with it, so that the free space says nothing of the place.
         raise BuildError(
-            f"the disk is full: {place}. Free some room, write cpp_jit.cache.clear(), or set "
-            f"{'TENSORPLAY_CACHE_DIR' if cramped else 'TMPDIR'} to another disk.",
+            f"the disk is full: {cache.root}. Free some room, write cpp_jit.cache.clear(), or set "
+            "TENSORPLAY_CACHE_DIR to another disk.",
             log=getattr(error, "log", str(error)),
             commands=getattr(error, "commands", ()),
         ) from error

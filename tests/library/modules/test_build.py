@@ -346,3 +346,16 @@ def test_the_command_says_what_is_wrong_in_a_line(folder: Folder) -> None:
         assert done.returncode == 1
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_an_output_never_overwrites_an_input(tmp_path: Path) -> None:
+    declarations, kernels = tmp_path / "o.yaml", tmp_path / "k.cc"
+    declarations.write_text(OPS)
+    kernels.write_text(KERNELS)
+    for output in (kernels, declarations, tmp_path / "." / "k.cc"):
+        with pytest.raises(ValueError, match="is an input and would be overwritten"):
+            tp.library.build_module(declarations, kernels, output=output)
+    with pytest.raises(ValueError, match="expected a file, got the folder"):
+        tp.library.build_module(declarations, kernels, output=tmp_path)
+    assert kernels.read_text() == KERNELS
+    assert declarations.read_text() == OPS
