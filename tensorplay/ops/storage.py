@@ -20,6 +20,7 @@ from tensorplay._layout import (
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor, twin_of
 from tensorplay.autograd import grad_mode
+from tensorplay.autograd.batched import BatchedTensor
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dispatch import overridable_method, relabel
 from tensorplay.ops.movement import take_geometry, view
@@ -48,6 +49,12 @@ def _as_subclass(self: Tensor, cls: type[Tensor]) -> Tensor:
     if not (isinstance(given, type) and issubclass(given, Tensor)):
         reject("as_subclass", "cls", "a class of tensors", cls)
     return relabel(view.apply((self, tuple(self._array.shape))), cls)
+
+
+def _refuse_batched(where: str, *tensors: Tensor) -> None:
+    if any(isinstance(t, BatchedTensor) for t in tensors):
+        message = f"[{where}] no rule for vmap: one sample of a batch has no memory of its own."
+        raise NotImplementedError(message)
 
 
 def _refuse_recorded(where: str, tensor: Tensor) -> None:
@@ -101,11 +108,15 @@ def _resize_(self: Tensor, *size: Any) -> Tensor:
     Raises
     ------
     RuntimeError
-        A size is negative, the tensor requires grad, or is a view that would have to move.
+        A size is negative, the tensor requires grad, or would have to move but shares history: it
+        is a view, or changed its size before while it had views.
+    NotImplementedError
+        It is one sample of a batch (vmap).
     """
     from tensorplay._creation import shape_of
 
     shape = shape_of("resize_", size)
+    _refuse_batched("resize_", self)
     _refuse_recorded("resize_", self)
     array = self._array
     if isinstance(array, MetaArray):
@@ -155,6 +166,8 @@ def _set_(
         `source` is no tensor.
     RuntimeError
         Types or devices differ, the layout reaches out of the memory, or a tensor requires grad.
+    NotImplementedError
+        One is one sample of a batch (vmap).
     """
     if source is None:
         source = self.new_zeros((0,))
@@ -166,6 +179,7 @@ def _set_(
             f"{source._dtype!r} on {source.device}. Write source.to(x.dtype)."
         )
         raise RuntimeError(message)
+    _refuse_batched("set_", self, source)
     _refuse_recorded("set_", self)
     if source.requires_grad and grad_mode.is_grad_enabled():
         message = (

@@ -215,3 +215,13 @@ def test_resize_goes_by_the_order_in_memory() -> None:
     assert turned.resize_(2, 2).tolist() == [[0, 1], [2, 3]]
     x = tp.zeros(0).set_(tp.arange(6.0), 0, (3, 2), (1, 3))
     assert x.resize_(8).tolist()[:6] == [0, 1, 2, 3, 4, 5]
+
+
+def test_samples_of_a_batch_have_no_memory_of_their_own() -> None:
+    for change in (
+        lambda x: x.clone().resize_(1),
+        lambda x: x.clone().set_(tp.ones(2)),
+        lambda x: tp.ones(2).set_(x),
+    ):
+        with pytest.raises(NotImplementedError, match=r"_\] no rule for vmap"):
+            tp.func.vmap(change)(tp.ones(3, 2))
