@@ -208,10 +208,9 @@ def build_cell(
         raise with_hint(cell, problem) from None
     on_read(cell, spec)
     parsed = time.perf_counter()
-    began = time.time()
     found = _compile(request, cell, spec)
     built = time.perf_counter()
-    once = _once_seconds(found, began)
+    once = found.shared_seconds if found.shared_seconds >= _WORTH_SAYING else 0.0
     if cell.source.runs_on_load and not request.in_process:
         _try_initialisers(spec, found, request.budget)
     library = found.load()
@@ -255,6 +254,8 @@ def build_cell(
 
 
 _tried: set[str] = set()
+#: Seconds for what all cells share from which on the report names them.
+_WORTH_SAYING = 0.1
 
 
 def _try_initialisers(spec: CellSpec, found: cpp_jit.Build, budget: float) -> None:
@@ -379,23 +380,10 @@ def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
     )
 
 
-def _once_seconds(build: cpp_jit.Build, began: float) -> float:
-    """Return how long the build waited for the run-time library to be made; 0 if it was there.
-
-    It lies in the cache beside the builds, and its description is written when it is complete.
-    """
-    if build.cached:
-        return 0.0
-    made = [
-        file.stat().st_mtime for file in build.folder.parent.parent.glob("runtime/*/ready.json")
-    ]
-    return max([0.0, *(moment - began for moment in made)])
-
-
 def _notes(spec: CellSpec, once: float) -> tuple[str, ...]:
     first = (
-        f"This was the first build with this compiler: {once:.1f} s of it made the run-time "
-        "library, which later cells share."
+        f"This was the first build of its kind with this compiler: besides it, {once:.1f} s went "
+        "into what later cells share."
     )
     notes = [first] if once else []
     notes += [f"{name} is not bound: {reason}." for name, reason in spec.skipped]

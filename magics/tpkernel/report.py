@@ -67,7 +67,8 @@ class BuildFacts:
     ready_seconds
         Time from the cell's start until the kernels could be called.
     once_seconds
-        Part of `ready_seconds` that made what all cells share, once per machine and compiler.
+        Part of `ready_seconds`, and not of `seconds`, that made what all cells share, once per
+        compiler and kind of header.
     """
 
     key: str
@@ -89,7 +90,7 @@ class BuildFacts:
             return "from cache"
         text = f"built in {self.seconds:.2f} s"
         if self.once_seconds:
-            text += f", {self.once_seconds:.2f} s of it once per machine"
+            text += f" after {self.once_seconds:.2f} s, once, for what all cells share"
         return text
 
 

@@ -489,13 +489,13 @@ def test_the_first_build_says_what_it_made_once(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("TENSORPLAY_CACHE_DIR", str(tmp_path))
     first = tpkernel.build("int64_t once() { return 1; }")
     assert 0 < first.build.once_seconds < first.build.ready_seconds
-    assert "of it once per machine" in first.title
-    assert any("run-time library" in note for note in first.notes)
+    assert "once, for what all cells share" in first.title
+    assert any("what later cells share" in note for note in first.notes)
     assert first.build.how in first.to_html()
     for text in ("int64_t once() { return 1; }", "int64_t once() { return 2; }"):
         later = tpkernel.build(text)
         assert later.build.once_seconds == 0
-        assert "once per machine" not in later.title
+        assert "all cells share" not in later.title
 
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt(), OverflowError("too large")])
