@@ -241,6 +241,13 @@ class Operator:
         """The schema text."""
         return self.spec.schema
 
+    def __getattr__(self, name: str) -> Any:
+        # What messages of the runtime say to write: f.register_autograd(…) and the like.
+        if name.startswith(("register_", "set_", "checks_", "mutates_")):
+            return getattr(self.definition, name)
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(message)
+
     def __repr__(self) -> str:
         return f"<operator {self.spec.schema}>"
 

@@ -41,3 +41,16 @@ def test_what_a_cell_binds_is_taken_for_the_operator() -> None:
     bound = tpkernel.build(SNEAKY, "debug_bound", checks=False).module.sneaky
     assert tp.library.opcheck(bound, (tp.rand(3),)) == {}
     assert tp.library.get_op(bound) is bound.definition  # type: ignore[arg-type]
+
+
+def test_what_a_message_says_to_write_can_be_written() -> None:
+    bound = tpkernel.build(SNEAKY, "debug_gradient", checks=False).module.sneaky
+    x = tp.rand(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="register_autograd"):
+        bound(x).sum().backward()
+    bound.register_autograd(lambda ctx, grad: grad)
+    bound(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1, 1, 1]
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = bound.nothing
