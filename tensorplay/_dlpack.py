@@ -15,9 +15,10 @@ import ml_dtypes
 import numpy as np
 
 from tensorplay import _native
+from tensorplay._detours import detours
 from tensorplay._dtype import DTYPES
 from tensorplay._methods import attach
-from tensorplay._tensor import Tensor, inference_threads, wrap
+from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import grad_mode
 
 if TYPE_CHECKING:
@@ -371,7 +372,7 @@ def words() -> list[tuple[Any, Any, int, int]]:
 
 
 if _native.core is not None:
-    _native.core.configure(Tensor, wrap, grad_mode.state, inference_threads, words())
+    _native.core.configure(Tensor, wrap, grad_mode.state, detours, words())
     # What the engine asks a type for: tensors go in without a call of `__dlpack__`, and what a
     # kernel returns comes back as a tensor of ours.
     attach("__dlpack_c_exchange_api__", _native.core.exchange_table)

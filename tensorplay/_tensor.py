@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tensorplay import _device, _dtype, _printing
+from tensorplay._detours import detours
 from tensorplay._layout import (
     InferenceCounter,
     MetaArray,
@@ -43,11 +44,6 @@ __all__ = [
 ]
 
 TensorT = TypeVar("TensorT", bound="Tensor")
-
-
-# Why no call may take a short way: a number for each open block of inference mode, in whatever
-# thread, and negative ones for other reasons. Empty nearly always.
-inference_threads: set[int] = set()
 
 
 class _ThisThread(threading.local):
@@ -125,7 +121,7 @@ class Tensor(TensorMethods):
             self._dtype = d
         if _device.as_device(device, "Tensor").type == "meta":
             self._array = MetaArray(Spec(self._array.shape, self._dtype))
-        if inference_threads:
+        if detours:
             _mark_inference(self)
         if requires_grad:
             self.requires_grad = True
@@ -314,7 +310,7 @@ class Tensor(TensorMethods):
         """Return a tensor on the same memory that is outside the graph."""
         result = wrap(self._array, self._dtype)
         result._counter = self._shared_counter()
-        if inference_threads or self._inference:
+        if detours or self._inference:
             result._inference = self._inference
         return result
 
@@ -366,7 +362,7 @@ class Tensor(TensorMethods):
 
     def _mark_view(self, of: Tensor, replay: Callable[..., Tensor], *rest: Any) -> None:
         """Record that this tensor is ``replay(of, *rest)`` on the memory of `of`."""
-        if inference_threads or of._inference:  # a view is of the kind of its base
+        if detours or of._inference:  # a view is of the kind of its base
             self._inference = of._inference
         self._counter = of._shared_counter()
         if of._base is None:
@@ -680,7 +676,7 @@ def wrap(array: Any, d: dtype | None = None) -> Tensor:
     result._requires_grad = False
     result._grad_fn = result._tangent = result._base = result._recipe = result._counter = None
     result._output_nr = 0
-    if inference_threads:
+    if detours:
         _mark_inference(result)
     return result
 

@@ -560,11 +560,11 @@ def test_namespaces_are_modules_that_exist() -> None:
 
 
 def test_the_short_way_is_taken_again_after_a_mode() -> None:
-    from tensorplay._tensor import inference_threads
+    from tensorplay._detours import detours
 
     with Names([]), Names([]):
-        assert inference_threads
-    assert not inference_threads
+        assert detours
+    assert not detours
 
 
 def test_a_mode_without_a_method_says_so() -> None:

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tensorplay._tensor import inference_threads
+from tensorplay._detours import Detour, enter, leave
 
 __all__ = [
     "detect_anomaly",
@@ -32,15 +32,15 @@ class _State:
 
 
 state = _State()
-_NO_THREAD = -3  # stands for the mode where calls ask whether they may take a short way
+_detours: list[Detour] = []  # one while the mode is on
 
 
 def _switch(enabled: bool, check_nan: bool) -> None:
     state.enabled, state.check_nan = enabled, check_nan
-    if enabled:
-        inference_threads.add(_NO_THREAD)
-    else:
-        inference_threads.discard(_NO_THREAD)
+    if enabled and not _detours:
+        _detours.append(enter("anomaly mode"))
+    while _detours and not enabled:
+        leave(_detours.pop())
 
 
 def is_anomaly_enabled() -> bool:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tensorplay import _device
+from tensorplay._detours import detours
 from tensorplay._quiet import restore, silence
-from tensorplay._tensor import Spec, Tensor, inference_threads as detours, wrap
+from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.autograd import anomaly_mode, grad_mode
 from tensorplay.autograd.batched import BatchedTensor
 from tensorplay.autograd.graph import (

@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tensorplay._tensor import Tensor, inference_threads, spec_of
+from tensorplay._detours import detours
+from tensorplay._tensor import Tensor, spec_of
 from tensorplay.autograd import anomaly_mode, forward_ad, grad_mode
 from tensorplay.autograd.batched import BatchedTensor
 from tensorplay.autograd.function_batching import (
@@ -133,7 +134,7 @@ class Function:
             A tensor marked dirty is a leaf that requires grad, or was not returned.
         """
         separate = cls.setup_context is not Function.setup_context
-        if not kwargs and not inference_threads and not anomaly_mode.state.enabled:
+        if not kwargs and not detours and not anomaly_mode.state.enabled:
             found = _apply_plainly(cls, args, separate=separate)
             if found is not _MISS:
                 return found

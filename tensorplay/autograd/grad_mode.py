@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tensorplay._tensor import inference_threads, this_thread
+from tensorplay._detours import Detour, enter, leave
+from tensorplay._tensor import this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +23,6 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound="Callable[..., Any]")
-
-
-_numbers = itertools.count(1)
 
 
 class _State(threading.local):
@@ -165,7 +162,7 @@ class inference_mode(_GradMode):  # noqa: N801 - the field's spelling
         super().__init__()
         self._mode = bool(mode)
         self._outer_inference: list[bool] = []
-        self._entered: list[int] = []
+        self._entered: list[Detour | None] = []
 
     def _again(self) -> _GradMode:
         again: _GradMode = inference_mode(self._mode)
@@ -179,14 +176,11 @@ class inference_mode(_GradMode):  # noqa: N801 - the field's spelling
         elif state.inference:
             state.enabled = True
         state.inference = this_thread.inference = self._mode
-        # One number per block, not per thread: a block in a generator may end in another thread,
-        # and a thread's number is given again.
-        number = next(_numbers)
-        if self._mode:
-            inference_threads.add(number)
-        self._entered.append(number)
+        self._entered.append(enter("inference mode") if self._mode else None)
 
     def __exit__(self, *exception: object) -> None:
-        inference_threads.discard(self._entered.pop())
+        detour = self._entered.pop()
+        if detour is not None:
+            leave(detour)
         state.inference = this_thread.inference = self._outer_inference.pop()
         state.enabled = self._outer.pop()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorplay._tensor import Tensor, VersionCounter, inference_threads, wrap
+from tensorplay._detours import Detour, enter, leave
+from tensorplay._tensor import Tensor, VersionCounter, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 
 if TYPE_CHECKING:
@@ -45,22 +46,15 @@ class _State(threading.local):
 state = _State()
 
 # One entry per open context of any thread: what every save looks at first, as it costs the least.
-_open: list[None] = []
-_NO_THREAD = -2  # stands for them where calls ask whether they may take a short way
-_counting = threading.Lock()
+_open: list[Detour] = []
 
 
 def _enter() -> None:
-    with _counting:
-        _open.append(None)
-        inference_threads.add(_NO_THREAD)
+    _open.append(enter("what becomes of saved tensors"))
 
 
 def _leave() -> None:
-    with _counting:
-        _open.pop()
-        if not _open:
-            inference_threads.discard(_NO_THREAD)
+    leave(_open.pop())
 
 
 class _Packed:

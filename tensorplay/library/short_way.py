@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorplay._tensor import Tensor, inference_threads
+from tensorplay._detours import detours
+from tensorplay._tensor import Tensor
 from tensorplay.autograd import anomaly_mode, grad_mode
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
         "new": functools.partial(object.__new__, Tensor),
         "primitive": primitive,
         "references": sys.getrefcount,
-        "special": inference_threads,
+        "special": detours,
     }
     exec("\n".join(lines), scope)  # noqa: S102  (text made above, of numbered names only)
     call: Callable[[tuple[Any, ...]], Any] = scope["call"]

@@ -16,10 +16,11 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tensorplay._detours import Detour, enter, leave
 from tensorplay._device import device
 from tensorplay._dtype import dtype
 from tensorplay._methods import TensorMethods, attach
-from tensorplay._tensor import Tensor, inference_threads, twin_of
+from tensorplay._tensor import Tensor, twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -80,21 +81,19 @@ class _Local(threading.local):
 protocol: Final = _Protocol()
 local: Final = _Local()
 
-# No thread has this number. In the set of threads in inference mode it sends every small call the
-# long way, which asks modes, and means nothing else.
-_NO_THREAD: Final = -1
 _lock: Final = threading.Lock()
 _counts: Final = {"modes": 0, "classes": 0}
+_detours: Final[list[Detour]] = []  # one while there are modes, which the long way asks
 
 
 def _count(what: str, change: int) -> None:
     with _lock:
         _counts[what] += change
         protocol.on = any(_counts.values())
-        if _counts["modes"]:
-            inference_threads.add(_NO_THREAD)
-        else:
-            inference_threads.discard(_NO_THREAD)
+        if _counts["modes"] and not _detours:
+            _detours.append(enter("a mode that answers calls"))
+        elif not _counts["modes"] and _detours:
+            leave(_detours.pop())
 
 
 def push_mode(mode: Any) -> None:

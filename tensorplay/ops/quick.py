@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tensorplay import _dtype
+from tensorplay._detours import detours
 from tensorplay._quiet import quietly
-from tensorplay._tensor import InferenceCounter, Tensor, inference_threads as detours
+from tensorplay._tensor import InferenceCounter, Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.graph import Edge, next_number
 from tensorplay.autograd.saved_tensors import INFERENCE_SAVED

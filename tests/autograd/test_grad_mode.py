@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tensorplay as tp
-from tensorplay._tensor import inference_threads
+from tensorplay._detours import detours
 
 
 def test_nesting_and_exceptions_restore_the_flag():
@@ -131,9 +131,9 @@ def test_inference_mode_stays_in_its_thread() -> None:
         thread.start()
         thread.join()
     assert marked == [False] * 12
-    assert inference_threads
+    assert detours
     kept.clear()  # which ends the block, in this thread
-    assert not inference_threads
+    assert not detours
     assert not tp.is_inference_mode_enabled()
 
 

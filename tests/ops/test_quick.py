@@ -14,8 +14,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import tensorplay as tp
-from tensorplay import _quiet
-from tensorplay._tensor import inference_threads
+from tensorplay import _detours, _quiet
 from tensorplay.autograd import forward_ad
 from tensorplay.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from tensorplay.ops import OPERATORS, Primitive
@@ -29,11 +28,11 @@ WITH_ARGUMENTS = [op for op in PRIMITIVES if op.quick is not None and op.complet
 @contextmanager
 def long_way_only() -> Iterator[None]:
     """Send all calls inside the long way, also those of backward formulas."""
-    inference_threads.add(-99)
+    detour = _detours.enter("a test")
     try:
         yield
     finally:
-        inference_threads.discard(-99)
+        _detours.leave(detour)
 
 
 def facts(run: Any) -> Any:

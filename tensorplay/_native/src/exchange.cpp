@@ -26,7 +26,7 @@ struct KnownType {
 PyTypeObject* tensor_type = nullptr;  // set by `configure`; the extension is idle without it
 PyObject* wrap = nullptr;             // Python's way to make a tensor of an array
 PyObject* grad_state = nullptr;
-PyObject* inference_threads = nullptr;  // a set; empty means that new tensors need no mark
+PyObject* detours = nullptr;  // a set; empty means that new tensors need no mark
 std::vector<KnownType> known_types;
 
 PyObject* name_enabled = nullptr;
@@ -240,7 +240,7 @@ void release_export(DLManagedTensorVersioned* self) {
 
 // Return a tensor on an array, as `wrap` does.
 PyObject* new_tensor(PyObject* array, PyObject* dtype) {
-  if (PySet_GET_SIZE(inference_threads) != 0) return PyObject_CallOneArg(wrap, array);
+  if (PySet_GET_SIZE(detours) != 0) return PyObject_CallOneArg(wrap, array);
   PyObject* made = tensor_type->tp_alloc(tensor_type, 0);
   if (made == nullptr) return nullptr;
   for (const Slot* slot : slots) slot->of(made) = Py_NewRef(Py_None);
@@ -359,7 +359,7 @@ int to_object(DLManagedTensorVersioned* tensor, void** out) {
   return 0;
 }
 
-// configure(tensor_type, wrap, grad_state, inference_threads, types): types is a sequence of
+// configure(tensor_type, wrap, grad_state, detours, types): types is a sequence of
 // (NumPy's dtype, the runtime's, DLPack's code, bits).
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *type, *make, *state, *threads, *types;
@@ -390,7 +390,7 @@ PyObject* configure(PyObject*, PyObject* args) {
   known_types.swap(found);  // what they replace lives as long as the process
   Py_XSETREF(wrap, Py_NewRef(make));
   Py_XSETREF(grad_state, Py_NewRef(state));
-  Py_XSETREF(inference_threads, Py_NewRef(threads));
+  Py_XSETREF(detours, Py_NewRef(threads));
   tensor_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(type));
   Py_RETURN_NONE;
 }

@@ -22,7 +22,7 @@ PyObject* count_live(PyObject*, PyObject*) { return PyLong_FromLongLong(live_all
 
 PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS,
-     "configure(tensor_type, wrap, grad_state, inference_threads, types): say what a tensor is. "
+     "configure(tensor_type, wrap, grad_state, detours, types): say what a tensor is. "
      "Each of types is (NumPy's dtype, the runtime's, DLPack's code, bits)."},
     {"allocator_address", allocator_address, METH_NOARGS,
      "Address of the allocator, as the engine's environment takes it."},
