@@ -265,7 +265,10 @@ def _array_function(
         # Not about elements, so that nothing can be lost.
         return func(*_bare(args), **_bare(kwargs))
     args, kwargs = _named_out(func, args, kwargs)
-    return _by_numpy(name, func, args, kwargs, at=func in known.WRITERS)
+    writes = func in known.WRITERS
+    if func is np.nan_to_num:
+        writes = not _signature(func).bind(*args, **kwargs).arguments.get("copy", True)
+    return _by_numpy(name, func, args, kwargs, at=writes)
 
 
 def _named_out(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -229,6 +229,14 @@ def test_writers_count_as_changes_in_place() -> None:
     np.split(x, 3)[2].mul_(0)  # NumPy's views count with the tensor, too
     assert x.tolist() == [7, 9, 0]
     assert x._version == 4
+    for inplace in (lambda v: np.nan_to_num(v, copy=False), lambda v: np.nan_to_num(v, False)):
+        version = x._version
+        x.data[0] = float("nan")
+        inplace(x)
+        assert x.tolist() == [0, 9, 0]
+        assert x._version == version + 1
+        with pytest.raises(RuntimeError, match="requires grad"):
+            inplace(tensor(1.0, requires_grad=True))
     with pytest.raises(RuntimeError, match="modified by an inplace"):
         loss.backward()
 
