@@ -232,6 +232,21 @@ def test_a_tensor_without_memory_does_not_go_in(kernels: Any) -> None:
         kernels.copy(tp.ones(2), tp.ones(2, device="meta"))
 
 
+def test_what_another_librarys_tensor_refuses_is_said(kernels: Any) -> None:
+    class Other:
+        def __dlpack__(self, **_: Any) -> Any:
+            raise BufferError("no memory")
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def numpy(self) -> Any:
+            raise RuntimeError("resolve the conjugate first")
+
+    with pytest.raises(RuntimeError, match=r"^\[native::first\] argument 'x': resolve the conj"):
+        kernels.first(Other())
+
+
 @pytest.mark.parametrize("code", [7, 8, 9, 14, 17])
 def test_types_that_the_runtime_lacks_are_not_allocated(kernels: Any, code: int) -> None:
     with pytest.raises(ValueError, match=f"unsupported dlpack dtype: code {code}, bits 8, lanes 1"):

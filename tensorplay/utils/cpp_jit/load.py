@@ -199,8 +199,8 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
                 ) from error
             try:
                 array = _read_only_array(value)
-            except RuntimeError as problem:  # the sample of a vmap, which says what to write
-                text = str(problem).partition("] ")[2]
+            except RuntimeError as problem:  # such as the sample of a vmap: it says what to write
+                text = re.sub(r"^\[\w+\] ", "", str(problem))
                 raise RuntimeError(f"[{self._shown}] {self._argument(position)}: {text}") from error
             if array is None:
                 continue
