@@ -3,7 +3,8 @@
 ``python -m tests.benchmarks.build`` prints a table; every row alternates between the two, so that a
 busy machine slows both. ``--rounds 1`` is quick. The figures are medians of wall time from the text
 to the first call, and ratios of those and of the processor time of the whole process tree; the
-ratios are what holds on other machines.
+ratios are what holds on other machines. Rows of CUDA text: ``python -m tests.benchmarks.cuda``,
+which needs a CUDA toolkit and no GPU.
 """
 
 from __future__ import annotations
