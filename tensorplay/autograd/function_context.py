@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,9 +11,16 @@ import numpy as np
 
 from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.autograd import forward_ad, grad_mode
-from tensorplay.autograd.graph import FREED, Node, SavedTensor, saved_attribute, source_of
+from tensorplay.autograd.graph import (
+    FREED,
+    Node,
+    SavedTensor,
+    next_number,
+    saved_attribute,
+    source_of,
+)
 
-__all__ = ["FunctionContext", "FunctionNode", "record_one", "zeros_of"]
+__all__ = ["FunctionContext", "FunctionNode", "record_one", "record_unfilled", "zeros_of"]
 
 
 _PLAIN = frozenset({int, float, bool, str, type(None)})
@@ -270,7 +278,9 @@ class FunctionNode(Node):
         How many of them the caller wrote; the rest are defaults, and need no entry in the result.
     """
 
-    __slots__ = ("_name", "ctx", "formula", "given", "zeros")
+    __slots__ = ("_ctx", "_name", "formula", "given", "zeros")
+
+    _ctx: FunctionContext | tuple[Any, ...]  # or `needs_input_grad`, until somebody asks for it
 
     takes_undefined = True
     takes_real_part = False  # people write the formula
@@ -285,12 +295,23 @@ class FunctionNode(Node):
     ) -> None:
         super().__init__([source_of(x) for x in inputs])
         self._name = name
-        self.ctx = ctx
+        self._ctx = ctx
         self.formula = formula
         self.given = len(inputs) if given is None else given
         # Shapes of outputs without a gradient, whose slots in the formula get zeros all the same.
         self.zeros: dict[int, Spec] = {}
         ctx._input_ids = frozenset(id(x) for x in inputs if isinstance(x, Tensor))
+
+    @property
+    def ctx(self) -> FunctionContext:
+        """The context of the call; one that nobody has filled is made when it is asked for."""
+        held = self._ctx
+        if held.__class__ is tuple:
+            made = self._ctx = FunctionContext(held)
+            made._saved = []
+            made._node = weakref.ref(self)
+            return made
+        return held  # type: ignore[return-value]
 
     def name(self) -> str:
         """Return the name shown to people."""
@@ -343,11 +364,40 @@ class FunctionNode(Node):
 
     def saves_result(self) -> bool:
         """Tell whether an output was saved."""
-        return any(s is not None and s.is_result for s in self.ctx._saved or ())
+        held = self._ctx
+        return held.__class__ is not tuple and any(
+            s is not None and s.is_result for s in self.ctx._saved or ()
+        )
 
     def release(self) -> None:
         """Free the saved tensors."""
-        self.ctx._free()
+        if self._ctx.__class__ is not tuple:
+            self.ctx._free()
+
+
+_new_node: Callable[[], FunctionNode] = functools.partial(object.__new__, FunctionNode)
+_NO_ZEROS: dict[int, Spec] = {}
+
+
+def record_unfilled(
+    name: str, formula: Callable[..., Any], inputs: Sequence[Any], output: Tensor
+) -> None:
+    """Record a call whose context nobody fills, as `FunctionNode` and `record_one` do.
+
+    `output` is a new differentiable tensor, and anomaly mode is off.
+    """
+    node = _new_node()
+    node._sources = [source_of(x) for x in inputs]
+    node._ctx = tuple([x.__class__ is Tensor and x._requires_grad for x in inputs])
+    node._outputs = node._extras = None
+    node._shape = output._array.shape
+    node._dtype = output._dtype
+    node.sequence = next_number()
+    node._name = name
+    node.formula = formula
+    node.given = len(inputs)
+    node.zeros = _NO_ZEROS
+    output._grad_fn, output._output_nr, output._requires_grad = node, 0, True
 
 
 def record_one(node: FunctionNode, output: Tensor) -> None:

@@ -11,7 +11,7 @@ from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.function import FunctionContext, FunctionNode
-from tensorplay.autograd.function_context import record_one, zeros_of
+from tensorplay.autograd.function_context import record_one, record_unfilled, zeros_of
 from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient, flat_gradients
@@ -226,14 +226,13 @@ class CustomPrimitive(Primitive):
         gradient = self.gradient
         if gradient is NOT_DIFFERENTIABLE or not out._dtype.is_differentiable:
             return
+        formula = self._no_formula if gradient is None else self._formula(gradient)
+        if gradient is None or gradient.setup_context is None:
+            record_unfilled(self._node_name, formula, args, out)
+            return
         ctx = FunctionContext(tuple([x.__class__ is Tensor and x._requires_grad for x in args]))
-        if gradient is None:
-            formula = self._no_formula
-        else:
-            formula = self._formula(gradient)
-            if gradient.setup_context is not None:
-                with grad_mode.no_grad():
-                    gradient.setup_context(ctx, args, out)
+        with grad_mode.no_grad():
+            gradient.setup_context(ctx, args, out)
         record_one(FunctionNode(self._node_name, ctx, formula, args), out)
 
     def _formula(self, gradient: Gradient) -> Callable[..., Any]:

@@ -241,3 +241,35 @@ def test_the_set_up_of_a_gradient_gets_what_the_kernel_gets(name: str) -> None:
     assert kinds == [float, float]
     with pytest.raises((TypeError, ValueError), match=rf"\[{name}\] argument 'k'"):
         op(x, 10**400)
+
+
+def test_a_context_that_nobody_filled_is_there_when_asked_for(name: str) -> None:
+    seen: list[Any] = []
+
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Any]:
+        seen.append((ctx.needs_input_grad, ctx.saved_tensors))
+        return grad * 2, grad * 3
+
+    op = custom_op(name, lambda x, y: x + y)
+    op.register_autograd(backward)
+    x, y = tp.rand(2, requires_grad=True), tp.rand(2)
+    out = op(x, y)
+    assert out.grad_fn is not None
+    assert out.grad_fn.saved_tensors == ()
+    assert not out.grad_fn.saves_result()
+    out.sum().backward(retain_graph=True)
+    out.sum().backward()
+    assert seen == [((True, False), ())] * 2
+    assert x.grad is not None
+    assert x.grad.tolist() == [4, 4]
+    h = op(op(x, y), op(x, x.detach() * 2))
+    g = tp.autograd.grad(h.sum(), x, create_graph=True)[0]
+    assert g.tolist() == [10, 10]
+    assert (
+        tp.autograd.gradcheck(
+            lambda a: op(a, a) * 1.0 - 3 * a,
+            (tp.rand(2, dtype=tp.float64, requires_grad=True),),
+            raise_exception=False,
+        ).verdict
+        != "error"
+    )
