@@ -32,6 +32,12 @@ INFERENCE_SAVED = (
     "to get a normal tensor, and use it in the computation."
 )
 
+# Said where a pass is recorded itself: its result would lack what the tensor was computed from.
+DETACHED = (
+    "a tensor needed for a second derivative was detached in place (detach_) after it was saved, "
+    "so that the derivative would miss its history. Write h = h.detach() instead."
+)
+
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
 
@@ -84,6 +90,7 @@ class SavedTensor:
 
     __slots__ = (
         "__weakref__",
+        "_had_history",
         "_output_nr",
         "_packed",
         "_tensor",
@@ -102,6 +109,7 @@ class SavedTensor:
         counter = tensor._counter
         self._version = 0 if counter is None else counter.value
         self._wants_grad = tensor._requires_grad
+        self._had_history = output_nr is None and tensor._grad_fn is not None
         self.computed = computed  # neither input nor output of the saving node
         self._packed: _Packed | None = None
         if _open:
@@ -179,6 +187,8 @@ class SavedTensor:
             return self._unpack(node)
         if tensor._version != self._version:
             raise RuntimeError(self._changed(tensor, node))
+        if self._had_history and tensor._grad_fn is None and grad_mode.state.enabled:
+            raise RuntimeError(DETACHED)
         if self._output_nr is None or node is None or node.outputs[self._output_nr] is None:
             return tensor
         return _with_history(tensor, node, self._output_nr)

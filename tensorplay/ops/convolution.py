@@ -266,7 +266,16 @@ to_weight: Primitive = Primitive(
 # --- what people call -----------------------------------------------------------------------------
 
 
-def _check_channels(name: str, x: Tensor, weight: Tensor, bias: Any, groups: int, n: int) -> None:
+def check_operands(name: str, x: Tensor, weight: Tensor, bias: Any, n: int) -> None:
+    """See that input, weight and bias of a convolution over `n` dimensions go together.
+
+    Raises
+    ------
+    RuntimeError
+        Numbers of dimensions that do not fit.
+    TypeError
+        Different dtypes, or bool.
+    """
     if weight.ndim != n + 2 or x.ndim not in (n + 1, n + 2):
         raise RuntimeError(
             f"[{name}] Expected {n + 1}D (unbatched) or {n + 2}D (batched) input and {n + 2}D "
@@ -281,6 +290,10 @@ def _check_channels(name: str, x: Tensor, weight: Tensor, bias: Any, groups: int
             )
     if x._dtype is _dtype.bool_:
         raise TypeError(f"[{name}] argument 'input': expected numbers, got a bool tensor.")
+
+
+def _check_channels(name: str, x: Tensor, weight: Tensor, bias: Any, groups: int, n: int) -> None:
+    check_operands(name, x, weight, bias, n)
     if groups < 1 or weight.shape[0] % groups:
         raise RuntimeError(
             f"[{name}] argument 'groups': expected a positive number that divides the "

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplay._tensor import Spec, Tensor, VersionCounter, wrap
+from tensorplay.autograd import grad_mode
 from tensorplay.autograd.function_context import zeros_of
-from tensorplay.autograd.graph import FREED, Node, SavedTensor, saved_attribute, target_of
+from tensorplay.autograd.graph import (
+    FREED,
+    AccumulateGrad,
+    Node,
+    SavedTensor,
+    saved_attribute,
+    target_of,
+)
+from tensorplay.autograd.saved_tensors import DETACHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -164,13 +173,24 @@ class PrimitiveNode(Node):
             version = 0 if counter is None else counter.value
             if version != (self._versions[position] if self._versions else 0):
                 return self._pack(value, position).unpack(self)  # raises
+            if value._grad_fn is None and grad_mode.state.enabled and self._had_history(position):
+                raise RuntimeError(DETACHED)
             return value
         return [self._unpack(v, position) for v in value] if isinstance(value, list) else value
+
+    def _had_history(self, position: int) -> bool:
+        """Tell whether an argument that a short way kept was the result of a recorded call then."""
+        sources = self._sources  # a short way has its tensors first, one for each
+        source = sources[position] if position < len(sources) else None
+        if source is None or source.__class__ is Tensor:
+            return False
+        return not isinstance(target_of(source)[0], AccumulateGrad)
 
     def _pack(self, value: Tensor, position: int) -> SavedTensor:
         """Return a saved tensor for one that a short way kept."""
         saved = SavedTensor(value)
         saved._version = self._versions[position] if self._versions else 0
+        saved._had_history = self._had_history(position)
         return saved
 
     def _pack_result(self) -> SavedTensor:

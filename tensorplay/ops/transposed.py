@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tensorplay import _dtype
 from tensorplay._tensor import Tensor
 from tensorplay.ops.arrangement import pad
-from tensorplay.ops.convolution import per_dimension, to_input
+from tensorplay.ops.convolution import check_operands, per_dimension, to_input
 from tensorplay.ops.movement import Ints
 from tensorplay.ops.primitive import Composite, Sample
 
@@ -16,20 +15,7 @@ __all__: list[str] = []
 
 
 def _check(name: str, x: Tensor, weight: Tensor, bias: Any, groups: int, n: int) -> None:
-    if weight.ndim != n + 2 or x.ndim not in (n + 1, n + 2):
-        raise RuntimeError(
-            f"[{name}] Expected {n + 1}D (unbatched) or {n + 2}D (batched) input and {n + 2}D "
-            f"weight, but got input of size {list(x.shape)} and weight of size "
-            f"{list(weight.shape)}."
-        )
-    for argument, value in (("weight", weight), ("bias", bias)):
-        if value is not None and value._dtype is not x._dtype:
-            raise TypeError(
-                f"[{name}] argument '{argument}': expected the same dtype as the input, "
-                f"{x._dtype!r}, got {value._dtype!r}. Write {argument}.to(x.dtype)."
-            )
-    if x._dtype is _dtype.bool_:
-        raise TypeError(f"[{name}] argument 'input': expected numbers, got a bool tensor.")
+    check_operands(name, x, weight, bias, n)
     channels = x.shape[-n - 1]
     if groups < 1 or weight.shape[0] % groups:
         raise RuntimeError(

@@ -274,3 +274,27 @@ def test_without_the_context_the_write_is_an_error_again():
             z.backward()
         with pytest.raises(RuntimeError, match="don't nest"), allow_mutation_on_saved_tensors():
             pass
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("operator", ["mul", "cumprod"])  # on the short way, and on the long one
+def test_a_history_that_was_cut_off_in_place_is_missed(operator: str, again: bool) -> None:
+    x = tp.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    h = x * 1
+    y = (h * h * h).sum() if operator == "mul" else h.cumprod(0).sum()
+    h.detach_()
+    if again:
+        h.requires_grad_()
+    (first,) = tp.autograd.grad(y, x, retain_graph=True)  # of the first order all is there
+    assert first.tolist() == ([3, 12, 27] if operator == "mul" else [9, 4, 2])
+    with pytest.raises(RuntimeError, match=r"detached in place.*Write h = h\.detach\(\)"):
+        tp.autograd.grad(y, x, create_graph=True)
+
+
+def test_leaves_that_were_saved_have_second_derivatives() -> None:
+    x = tp.tensor([2.0], requires_grad=True)
+    y = (x * x * x).sum()
+    assert y.grad_fn is not None
+    assert y.grad_fn.next_functions  # the edges are made
+    (g,) = tp.autograd.grad(y, x, create_graph=True)
+    assert tp.autograd.grad(g.sum(), x)[0].tolist() == [12]
