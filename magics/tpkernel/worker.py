@@ -17,9 +17,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import IO, Any, Protocol
 
 from tensorplay.library.modules.spec import CellSpec
 from tpkernel.channel import Channel, ChannelError, ClosedError, channel_pair
@@ -27,7 +28,7 @@ from tpkernel.errors import KernelCrash
 from tpkernel.memory_checks import DAMAGE
 from tpkernel.report import Finding
 
-__all__ = ["Worker", "serve", "shared_worker"]
+__all__ = ["Job", "Worker", "serve", "shared_worker"]
 
 #: Seconds that a request's checks may take together.
 DEFAULT_BUDGET = 20.0
@@ -42,6 +43,19 @@ _CROWD = 32
 LEAVES_PROCESSES = "leaves_processes"
 #: Codes of findings after which a child serves no other request.
 _NOT_AGAIN = DAMAGE | {LEAVES_PROCESSES}
+
+
+class Job(Protocol):
+    """What the worker runs besides the checks of a cell: plain data that says how it is done."""
+
+    def run(
+        self,
+        spec: CellSpec,
+        operators: Mapping[str, Any],
+        kernels: SimpleNamespace,
+        progress: Callable[[str], None],
+    ) -> Iterable[Any]:
+        """Yield records; `progress` is told what is about to run, before native code is called."""
 
 
 class Worker:
@@ -134,7 +148,7 @@ class Worker:
         spec: CellSpec,
         library: str,
         *,
-        checks: tuple[str, ...],
+        checks: tuple[str, ...] | Job,
         seed: int = 0,
         budget: float = DEFAULT_BUDGET,
         on_wait: Callable[[str], None] = lambda during: None,
@@ -146,13 +160,14 @@ class Worker:
         spec, library
             The cell and its library.
         checks
-            Names of :data:`tpkernel.checks.CHECKS`.
+            Names of :data:`tpkernel.checks.CHECKS`, or one job that is pickled and run there.
         seed
             Seed of made samples.
         budget
             Seconds for all of them; then the child is ended.
         on_wait
-            Called a few times a second while nothing arrives, with what is running.
+            Called a few times a second with what is running. What it raises ends the child and
+            passes through: so a person cancels.
 
         Returns
         -------
@@ -224,8 +239,12 @@ class Worker:
         assert process is not None  # noqa: S101  (started by the caller)
         deadline = time.monotonic() + budget
         during = "starting"
+        told = time.monotonic()
         while True:
             left = deadline - time.monotonic()
+            if time.monotonic() - told > _TICK:
+                on_wait(during)
+                told = time.monotonic()
             if left <= 0:
                 self.close()
                 message = f"no answer within {budget:g} s during {during}; the worker was ended"
@@ -239,7 +258,6 @@ class Worker:
                     self.close()
                     message = f"{count} processes started during {during}; all were ended"
                     raise KernelCrash(message, signal=None, during=during) from None
-                on_wait(during)
                 continue
             except (ClosedError, OSError):
                 raise self._crash(during) from None
@@ -416,13 +434,17 @@ def serve(descriptor: int, secret: str) -> None:
         signal.setitimer(signal.ITIMER_REAL, budget + 5)
         try:
             operators, kernels = checks.load_operators(spec, library)
-            found = checks.run_checks(
-                spec,
-                operators,
-                kernels,
-                checks=wanted,
-                seed=seed,
-                progress=lambda text: _announce(channel, text),
+
+            def progress(text: str) -> None:
+                _announce(channel, text)
+
+            found = (
+                checks.run_checks(
+                    spec, operators, kernels, checks=wanted, seed=seed,
+                library=library, progress=progress
+                )
+                if isinstance(wanted, tuple)
+                else wanted.run(spec, operators, kernels, progress)
             )
             for record in found:
                 channel.send(("record", record))
