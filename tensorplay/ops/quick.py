@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorplay import _dtype
+from tensorplay import _dtype, _native
 from tensorplay._detours import detours
 from tensorplay._quiet import quietly
-from tensorplay._tensor import InferenceCounter, Tensor
+from tensorplay._tensor import InferenceCounter, Tensor, VersionCounter
 from tensorplay.autograd import grad_mode
-from tensorplay.autograd.graph import Edge, next_number
+from tensorplay.autograd.graph import Edge, Node, next_number
 from tensorplay.autograd.saved_tensors import INFERENCE_SAVED
 from tensorplay.ops.node import FIRST_IS_NUMBER, SECOND_IS_NUMBER, TENSOR, PrimitiveNode
 
@@ -46,6 +46,12 @@ _tuple: Final = tuple.__new__
 # What the functions below may raise at arguments that the long way refuses with better words, or
 # knows how to take; RuntimeError is `quietly` in use by another thread.
 _REFUSED: Final = (TypeError, ValueError, IndexError, OverflowError, RuntimeError)
+
+if _native.core is not None:
+    _native.core.set_layout(
+        *(Tensor, VersionCounter, Node, PrimitiveNode, Edge),
+        *(next_number.__self__, grad_mode.state, detours),
+    )
 
 
 def quick_call(primitive: Primitive) -> Callable[..., Any] | None:

@@ -4,9 +4,7 @@
 // consumer lets go; imported, an array holds the memory and the runtime's own `wrap` makes the
 // tensor. What needs a longer word than an error code (a tensor that requires grad, read-only memory)
 // raises BufferError, and the Python side says what to write instead.
-#include "native.h"
-
-#include <structmember.h>  // PyMemberDef, which Python.h has from 3.12 on
+#include "layout.h"
 
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
@@ -23,55 +21,17 @@ struct KnownType {
   DLDataType word;  // DLPack's
 };
 
-PyTypeObject* tensor_type = nullptr;  // set by `configure`; the extension is idle without it
-PyObject* wrap = nullptr;             // Python's way to make a tensor of an array
-PyObject* grad_state = nullptr;
-PyObject* detours = nullptr;  // a set; empty means that new tensors need no mark
+PyObject* wrap = nullptr;  // Python's way to make a tensor of an array; set by `configure`
 std::vector<KnownType> known_types;
 
-PyObject* name_enabled = nullptr;
 PyObject* name_synchronise = nullptr;
 
-// An attribute of a tensor: a slot of the class, read and set where it lies in a plain tensor. A
-// subclass may have a property in its place, so there it is asked for by name.
-struct Slot {
-  const char* text;
-  PyObject* name = nullptr;
-  Py_ssize_t offset = 0;
-
-  PyObject*& of(PyObject* tensor) const {
-    return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(tensor) + offset);
-  }
-
-  PyObject* get(PyObject* tensor) const {  // a new reference, or null with an error set
-    PyObject* found = Py_TYPE(tensor) == tensor_type ? of(tensor) : nullptr;
-    return found != nullptr ? Py_NewRef(found) : PyObject_GetAttr(tensor, name);
-  }
-
-  bool place(PyTypeObject* type) {  // find where it lies; false with an error set
-    PyObject* descriptor = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), name);
-    if (descriptor == nullptr) return false;
-    const bool is_slot = Py_TYPE(descriptor) == &PyMemberDescr_Type;
-    if (is_slot) offset = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->offset;
-    Py_DECREF(descriptor);
-    if (!is_slot) PyErr_Format(PyExc_TypeError, "expected a slot of %s: %s", type->tp_name, text);
-    return is_slot;
-  }
-};
-
-Slot slot_array{"_array"};
-Slot slot_base{"_base"};
-Slot slot_counter{"_counter"};
-Slot slot_dtype{"_dtype"};
-Slot slot_grad_fn{"_grad_fn"};
-Slot slot_output_nr{"_output_nr"};
-Slot slot_recipe{"_recipe"};
-Slot slot_requires_grad{"_requires_grad"};
-Slot slot_tangent{"_tangent"};
-Slot* const slots[] = {&slot_array,   &slot_base,      &slot_counter, &slot_dtype,
-                       &slot_grad_fn, &slot_output_nr, &slot_recipe,  &slot_requires_grad,
-                       &slot_tangent};
-PyObject* zero = nullptr;
+// Return an attribute of a tensor, a new reference, or null with an error set. A subclass may have a
+// property in the place of a slot, so there it is asked for by name.
+PyObject* get(const Slot& slot, PyObject* tensor) {
+  PyObject* found = tensor_layout.is(tensor) ? slot.of(tensor) : nullptr;
+  return found != nullptr ? Py_NewRef(found) : PyObject_GetAttr(tensor, slot.name);
+}
 
 // --- element types ---------------------------------------------------------------------------
 
@@ -111,15 +71,13 @@ const KnownType* find(DLDataType word) {
 // --- out -------------------------------------------------------------------------------------
 
 bool needs_no_gradient(PyObject* tensor) {
-  PyObject* wanted = slot_requires_grad.get(tensor);
+  PyObject* wanted = get(tensor_layout.requires_grad, tensor);
   if (wanted == nullptr) return false;
   const bool requires_grad = wanted == Py_True;
   Py_DECREF(wanted);
   if (!requires_grad) return true;
-  PyObject* enabled = PyObject_GetAttr(grad_state, name_enabled);
-  if (enabled == nullptr) return false;
-  const bool recording = enabled == Py_True;
-  Py_DECREF(enabled);
+  const int recording = is_recording();
+  if (recording < 0) return false;
   if (!recording) return true;
   PyErr_SetString(PyExc_BufferError,
                   "[__dlpack__] can't export tensors that require gradient: the receiver would "
@@ -129,7 +87,7 @@ bool needs_no_gradient(PyObject* tensor) {
 }
 
 bool has_no_tangent(PyObject* tensor) {
-  PyObject* tangent = slot_tangent.get(tensor);
+  PyObject* tangent = get(tensor_layout.tangent, tensor);
   if (tangent == nullptr) return false;
   const bool none = tangent == Py_None;
   Py_DECREF(tangent);
@@ -144,7 +102,7 @@ bool has_no_tangent(PyObject* tensor) {
 
 // Return the array of a tensor as a new reference, or null with BufferError set.
 PyArrayObject* array_of(PyObject* tensor) {
-  PyObject* base = slot_base.get(tensor);
+  PyObject* base = get(tensor_layout.base, tensor);
   if (base == nullptr) return nullptr;
   const bool is_view = base != Py_None;
   Py_DECREF(base);
@@ -154,7 +112,7 @@ PyArrayObject* array_of(PyObject* tensor) {
     Py_DECREF(done);
   }
   if (!needs_no_gradient(tensor) || !has_no_tangent(tensor)) return nullptr;
-  PyObject* array = slot_array.get(tensor);
+  PyObject* array = get(tensor_layout.array, tensor);
   if (array == nullptr) return nullptr;
   if (!PyArray_Check(array)) {
     Py_DECREF(array);
@@ -239,16 +197,9 @@ void release_export(DLManagedTensorVersioned* self) {
 // --- in --------------------------------------------------------------------------------------
 
 // Return a tensor on an array, as `wrap` does.
-PyObject* new_tensor(PyObject* array, PyObject* dtype) {
-  if (PySet_GET_SIZE(detours) != 0) return PyObject_CallOneArg(wrap, array);
-  PyObject* made = tensor_type->tp_alloc(tensor_type, 0);
-  if (made == nullptr) return nullptr;
-  for (const Slot* slot : slots) slot->of(made) = Py_NewRef(Py_None);
-  Py_SETREF(slot_array.of(made), Py_NewRef(array));
-  Py_SETREF(slot_dtype.of(made), Py_NewRef(dtype));
-  Py_SETREF(slot_output_nr.of(made), Py_NewRef(zero));
-  Py_SETREF(slot_requires_grad.of(made), Py_NewRef(Py_False));
-  return made;
+PyObject* wrapped(PyObject* array, PyObject* dtype) {
+  if (has_detours()) return PyObject_CallOneArg(wrap, array);
+  return new_tensor(Py_NewRef(array), Py_NewRef(dtype));
 }
 
 void release_import(PyObject* capsule) {
@@ -261,7 +212,7 @@ void release_import(PyObject* capsule) {
 
 bool is_known(DLDataType word) { return find(word) != nullptr; }
 
-bool is_tensor(PyObject* object) { return Py_TYPE(object) == tensor_type; }
+bool is_tensor(PyObject* object) { return tensor_layout.is(object); }
 
 int from_object(void* object, DLManagedTensorVersioned** out) {
   *out = nullptr;
@@ -337,7 +288,7 @@ int to_object(DLManagedTensorVersioned* tensor, void** out) {
       &PyArray_Type, known->descr, view.ndim, shape, strides,
       static_cast<char*>(view.data) + view.byte_offset, flags, nullptr);
   if (array == nullptr) return -1;
-  PyObject* made = new_tensor(array, known->dtype);
+  PyObject* made = wrapped(array, known->dtype);
   if (made == nullptr) {
     Py_DECREF(array);
     return -1;
@@ -367,9 +318,7 @@ PyObject* configure(PyObject*, PyObject* args) {
                         &types)) {
     return nullptr;
   }
-  for (Slot* slot : slots) {
-    if (!slot->place(reinterpret_cast<PyTypeObject*>(type))) return nullptr;
-  }
+  if (!tensor_layout.place(reinterpret_cast<PyTypeObject*>(type))) return nullptr;
   PyObject* rows = PySequence_Fast(types, "expected a sequence of (dtype, dtype, code, bits)");
   if (rows == nullptr) return nullptr;
   std::vector<KnownType> found;
@@ -391,20 +340,13 @@ PyObject* configure(PyObject*, PyObject* args) {
   Py_XSETREF(wrap, Py_NewRef(make));
   Py_XSETREF(grad_state, Py_NewRef(state));
   Py_XSETREF(detours, Py_NewRef(threads));
-  tensor_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(type));
   Py_RETURN_NONE;
 }
 
 bool prepare_exchange() {
   if (PyArray_ImportNumPyAPI() < 0) return false;
-  name_enabled = PyUnicode_InternFromString("enabled");
   name_synchronise = PyUnicode_InternFromString("_synchronise");
-  zero = PyLong_FromLong(0);
-  for (Slot* slot : slots) {
-    slot->name = PyUnicode_InternFromString(slot->text);
-    if (slot->name == nullptr) return false;
-  }
-  return name_enabled != nullptr && name_synchronise != nullptr && zero != nullptr;
+  return name_synchronise != nullptr;
 }
 
 }  // namespace tensorplay

@@ -1,5 +1,5 @@
 // The module `tensorplay._native._core`.
-#include "native.h"
+#include "layout.h"
 
 namespace {
 
@@ -24,6 +24,9 @@ PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS,
      "configure(tensor_type, wrap, grad_state, detours, types): say what a tensor is. "
      "Each of types is (NumPy's dtype, the runtime's, DLPack's code, bits)."},
+    {"set_layout", set_layout, METH_VARARGS,
+     "set_layout(Tensor, VersionCounter, Node, PrimitiveNode, Edge, numbers, grad_state, detours): "
+     "say which classes and objects the short ways and the reverse pass work on."},
     {"allocator_address", allocator_address, METH_NOARGS,
      "Address of the allocator, as the engine's environment takes it."},
     {"live_allocations", count_live, METH_NOARGS,
@@ -42,7 +45,7 @@ PyMODINIT_FUNC PyInit__core() {
   PyObject* module = PyModule_Create(&definition);
   if (module == nullptr) return nullptr;
   PyObject* capsule = PyCapsule_New(&table, "dlpack_exchange_api", nullptr);
-  if (!prepare_exchange() || !prepare_call_base(module) || capsule == nullptr ||
+  if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) || capsule == nullptr ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);
     Py_DECREF(module);
