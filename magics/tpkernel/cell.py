@@ -27,7 +27,7 @@ KEYS: Mapping[str, str] = {
     "out_dtype": "dtype of the outputs, where it is not the views' element type",
     "dtypes": "admitted dtypes of the kernel's template parameters (default [float32, float64])",
     "devices": "devices the kernel runs on (cpu)",
-    "layout": "contiguous (default), strided, or copy: inputs that are strided are copied",
+    "layout": "contiguous, strided, or copy: strided inputs are copied (default: as it is indexed)",
     "derivatives": "one formula per input, in tensor operations, inputs, grad and result",
     "samples": "a list of example arguments for the checks, such as {x: 'randn(3, 4)', beta: 0.5}",
     "doc": "text for help() and the report",

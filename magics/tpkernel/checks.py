@@ -7,23 +7,20 @@ run: after a crash that is the last thing known.
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import math
-import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal
-
-import numpy as np
 
 import tensorplay as tp
 from tensorplay.library.modules.source import define_operators, kernels_of
 from tensorplay.library.modules.spec import DTYPES, Argument, CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
+from tpkernel.facts import Finding, GradcheckFacts, GradcheckSettings, ValidationRow
+from tpkernel.gradchecks import gradchecks, said_of
 from tpkernel.memory_checks import MemoryWatch, check_memory
-from tpkernel.report import Finding, GradcheckFacts, PairFacts, ValidationRow
+from tpkernel.repeat_checks import check_layouts, check_repeats
 from tpkernel.samples import Sample, make_samples, preferred_dtypes
 
 __all__ = ["CHECKS", "Record", "load_operators", "run_checks"]
@@ -49,6 +46,13 @@ def load_operators(spec: CellSpec, library: str) -> tuple[Mapping[str, Any], Sim
     return define_operators(spec.operators, kernels), kernels
 
 
+def fresh_kernels(spec: CellSpec, library: str) -> SimpleNamespace:
+    """Load a copy of a library, whose variables are as they are before the first call."""
+    with tempfile.TemporaryDirectory(prefix="tpkernel-") as folder:
+        copy = shutil.copy(library, folder)  # another file, so that the loader maps it anew
+        return kernels_of(spec.kernels, cpp_jit.load_module(copy))
+
+
 def run_checks(
     spec: CellSpec,
     operators: Mapping[str, Any],
@@ -56,6 +60,7 @@ def run_checks(
     *,
     checks: tuple[str, ...] = CHECKS,
     seed: int = 0,
+    library: str,
     progress: Progress = lambda text: None,
 ) -> Iterator[Record]:
     """Run checks over all declared operators of a cell, yielding records as they are made.
@@ -73,6 +78,8 @@ def run_checks(
         Which of :data:`CHECKS`.
     seed
         Seed of made samples.
+    library
+        Path of the library that holds the functions.
     progress
         Told what is about to run.
     """
@@ -83,7 +90,7 @@ def run_checks(
         try:
             samples = make_samples(operator, seed=seed)
         except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
-            yield Finding(checks[0], operator.name, "error", f"samples: {_said(problem)}")
+            yield Finding(checks[0], operator.name, "error", f"samples: {said_of(problem)}")
             continue
         watch = MemoryWatch(spec, kernels)
         wrong: list[Finding] = []
@@ -102,177 +109,26 @@ def run_checks(
                     level, message = "error", f"not run before this is mended: {wrong[0].message}"
                 yield Finding("gradcheck", operator.name, level, message, code=wrong[0].code)
             else:
-                yield from _gradchecks(operator, definition, samples, seed, progress)
+                settings = GradcheckSettings(seed=seed)
+                yield from gradchecks(operator, definition, samples, settings, progress)
         if "validation" in checks:
             yield from _judged(
                 operator, _validation(operator, definition, samples[-1], watch, progress)
             )
             if "memory" in checks:
                 yield from watch.take()
-
-
-# -- gradcheck ------------------------------------------------------------------------------------
-
-
-def _gradchecks(
-    spec: OperatorSpec,
-    definition: Any,
-    samples: Sequence[Sample],
-    seed: int,
-    progress: Progress,
-) -> Iterator[Record]:
-    dtypes = preferred_dtypes(spec)
-    floating = [n for n, d in dtypes.items() if d.startswith(("float", "bfloat", "complex"))]
-    if not spec.derivatives:
-        kind = "changes its input in place" if spec.mutates else "declares no derivatives"
-        message = f"not run: the operator {kind}"
-        yield Finding("gradcheck", spec.name, "note", message)
-        return
-    if not floating:
-        message = "not run: no admitted dtype is floating or complex"
-        yield Finding("gradcheck", spec.name, "note", message)
-        return
-    for sample in samples:
-        yield from _gradcheck(spec, definition, sample, dtypes, floating, seed, progress)
-
-
-def _gradcheck(
-    spec: OperatorSpec,
-    definition: Any,
-    sample: Sample,
-    dtypes: Mapping[str, str],
-    floating: list[str],
-    seed: int,
-    progress: Progress,
-) -> Iterator[Record]:
-    """Check one sample; where its values are outside the operator's domain, take positive ones."""
-    progress(f"gradcheck of {spec.name} on {sample.text}")
-    start = time.perf_counter()
-    try:
-        arguments = sample.arguments(spec, dtypes)
-        if not spec.samples and not sample.positive and not _finite(definition(**arguments)):
-            position = [s.text for s in make_samples(spec, seed=seed)].index(sample.text)
-            sample = make_samples(spec, seed=seed, positive=True)[position]
-            arguments = sample.arguments(spec, dtypes)
-            yield Finding(
-                "gradcheck",
-                spec.name,
-                "note",
-                "results are not finite for negative values; checked with positive ones. "
-                "Declare samples: to choose.",
-            )
-        differentiable = [n for n in floating if n in {d.input for d in spec.derivatives}]
-        for name in differentiable:
-            arguments[name].requires_grad_(True)
-
-        def call(*tensors: Any) -> Any:
-            return definition(**{**arguments, **dict(zip(differentiable, tensors, strict=True))})
-
-        # The names that the report gives to inputs are those of the function's parameters.
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(n, kind) for n in differentiable]
-        )
-        report = tp.autograd.gradcheck_report(call, tuple(arguments[n] for n in differentiable))
-    except Exception as problem:  # noqa: BLE001  (a person's kernel and formula, any error)
-        yield Finding("gradcheck", spec.name, "error", f"on {sample.text}: {_said(problem)}")
-        return
-    yield GradcheckFacts(
-        operator=spec.name,
-        sample=f"{sample.text}, {', '.join(dict.fromkeys(dtypes.values()))}",
-        verdict=str(report.verdict),
-        message=str(report.message),
-        pairs=_pairs(report, spec, differentiable),
-        seconds=time.perf_counter() - start,
-        notes=tuple(map(str, report.notes)),
-    )
-
-
-def _pair(pair: Any, names: list[str]) -> PairFacts:
-    found = re.fullmatch(r"(?:inputs|tensors|args)\[(\d+)\]", str(pair.input))
-    worst = pair.worst
-    return PairFacts(
-        output=int(pair.output),
-        input=names[int(found[1])] if found else str(pair.input),
-        verdict=str(pair.verdict),
-        code=pair.code,
-        message=str(pair.message),
-        cause=pair.cause,
-        step=_finite_or_none(pair.step),
-        atol=_finite_or_none(pair.atol),
-        rtol=_finite_or_none(pair.rtol),
-        worst=None
-        if worst is None
-        else {
-            "input_index": [int(i) for i in worst.input_index],
-            "output_index": [int(i) for i in worst.output_index],
-            "analytical": _number(worst.analytical),
-            "numerical": _number(worst.numerical),
-            "difference": _number(worst.difference),
-            "tolerance": _number(worst.tolerance),
-        },
-    )
-
-
-def _number(value: Any) -> float | str:
-    """Return a number as plain data; what JSON cannot hold (complex, nan, infinite) as text."""
-    if isinstance(value, (complex, np.complexfloating)):
-        return str(complex(value))
-    number = float(value)
-    return number if math.isfinite(number) else repr(number)
-
-
-def _finite_or_none(value: Any) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
-# What the engine says of a gradient that does not fit its input.
-_BAD_SHAPE = re.compile(
-    r"invalid gradient at index (?P<index>\d+) - got \[(?P<got>[\d, ]*)\] but expected shape "
-    r"compatible with \[(?P<want>[\d, ]*)\]"
-)
-
-
-def _pairs(report: Any, spec: OperatorSpec, names: list[str]) -> tuple[PairFacts, ...]:
-    """Return a report's pairs; a gradient of a wrong shape is the matter of its input alone."""
-    pairs = tuple(_pair(p, names) for p in report.pairs)
-    found = _BAD_SHAPE.search(str(report.message))
-    if found is None or int(found["index"]) >= len(spec.inputs):
-        return pairs
-    name = spec.inputs[int(found["index"])].name
-    got, want = (tuple(map(int, re.findall(r"\d+", found[g]))) for g in ("got", "want"))
-    message = f"The gradient of '{name}': expected shape {want}, got {got}."
-    cause = _shape_advice(name, got, want)
-    return tuple(
-        # No step: nothing was compared.
-        dataclasses.replace(p, code="gradient_shape", message=message, cause=cause, step=None)
-        for p in pairs
-        if p.input == name
-    )
-
-
-def _shape_advice(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:
-    """Say what to write so that a gradient gets the shape of its input."""
-    if len(got) == 2 and got[::-1] == want:
-        return f"the formula is transposed. Write (…).T, or {name}.T where it is multiplied"
-    if math.prod(got) == math.prod(want):
-        return f"the formula gives the elements in another shape. Write (…).reshape({name}.shape)"
-    if math.prod(got) < math.prod(want):
-        return (
-            "the formula sums more than it should, such as by .sum() over all elements. Leave "
-            f"the sum out, or write (…).expand({name}.shape)"
-        )
-    return f"a dimension is not summed. Write (…).sum(dim), so that the shape is {name}.shape"
-
-
-def _finite(result: Any) -> bool:
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    return all(bool(np.isfinite(r.detach().numpy()).all()) for r in results if r is not None)
-
-
-def _said(problem: BaseException) -> str:
-    return f"{type(problem).__name__}: {problem}"
+            if not wrong:
+                dtypes = preferred_dtypes(operator)
+                yield from check_layouts(operator, definition, samples[-1], dtypes, progress)
+                yield from check_repeats(
+                    operator,
+                    definition,
+                    kernels,
+                    make_samples(operator, seed=seed + 1),
+                    dtypes,
+                    lambda: fresh_kernels(spec, library),
+                    progress,
+                )
 
 
 # -- validation -----------------------------------------------------------------------------------
@@ -296,14 +152,18 @@ def _validation(
                     yield _row(spec, definition, sample, dtypes, names, device, "contiguous")
         for argument in group:
             progress(f"validation of {spec.name} with {argument.name} strided on cpu")
-            with _watched(watch, spec, sample, base):
+            with _watched(watch, spec, sample, base, f" and {argument.name} strided"):
                 yield _row(spec, definition, sample, base, [argument.name], "cpu", "strided")
 
 
 def _watched(
-    watch: MemoryWatch, spec: OperatorSpec, sample: Sample, dtypes: Mapping[str, str]
+    watch: MemoryWatch,
+    spec: OperatorSpec,
+    sample: Sample,
+    dtypes: Mapping[str, str],
+    layout: str = "",
 ) -> MemoryWatch:
-    watch.on(spec.name, f"{sample.text}, {', '.join(dict.fromkeys(dtypes.values()))}")
+    watch.on(spec.name, f"{sample.text}, {', '.join(dict.fromkeys(dtypes.values()))}{layout}")
     return watch
 
 
@@ -336,7 +196,7 @@ def _row(
         with tp.no_grad():
             definition(**arguments)
     except Exception as problem:  # noqa: BLE001  (every refusal is what the table shows)
-        message = _said(problem)
+        message = said_of(problem)
     return ValidationRow(
         operator=spec.name,
         argument=", ".join(names),

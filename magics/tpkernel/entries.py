@@ -69,6 +69,8 @@ class EntryReader:
         schema = self.schema()
         function = self.function(schema)
         kernel, returned = self.kernel(schema, function)
+        if self.entry.values.get("layout") == "contiguous":
+            kernel = replace(kernel, arguments=tuple(map(_contiguous, kernel.arguments)))
         outputs = tuple(a for a in kernel.arguments if a.role == "out")
         mutates = tuple(a.name for a in schema.arguments if a.is_write)
         # Gradients arrive expanded or transposed, so helpers copy what they need contiguous.
@@ -499,9 +501,12 @@ class EntryReader:
         if value == "strided":
             flat = [a for a in kernel.tensors if a.contiguous]
             if flat:
+                how = "indexes it flat"
+                if "takes the address" in flat[0].because:
+                    how = "goes on from the address of an element"
                 message = (
-                    f"argument '{flat[0].name}': layout says strided and the function indexes it "
-                    f"flat. Write {flat[0].name}(i, j), or ask for its strides."
+                    f"argument '{flat[0].name}': layout says strided and the function {how}. "
+                    f"Write {flat[0].name}(i, j), or ask for its strides."
                 )
                 raise self.error(message, "layout")
         return value == "copy" or (value is None and self.parent.options.copy)
@@ -539,3 +544,13 @@ class EntryReader:
                     f"sample {position} lacks argument '{missing[0]}'", f"samples.{position}"
                 )
         return tuple(dict(item) for item in items)
+
+
+def _contiguous(argument: Argument) -> Argument:
+    """Return an argument that takes no strided view, whatever its use would admit."""
+    if argument.kind != "tensor" or argument.contiguous:
+        return argument
+    because = (
+        f"{argument.because}; layout: contiguous" if argument.because else "layout: contiguous"
+    )
+    return replace(argument, contiguous=True, because=because)

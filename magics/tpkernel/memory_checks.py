@@ -213,8 +213,15 @@ class _WatchedKernel:
 
     def advice(self, access: str) -> str:
         if self.kernel.style == "views":
-            return f"Run the cell with --debug: the {access} itself then raises and says its index."
-        return "Compare the bounds of its loops with numel()."
+            return (
+                f"Run the cell with --debug: a {access} by x[i] or x(i, j) then raises and says "
+                "its index. Behind a pointer, such as x.data() or &x(i, 0), run it with "
+                "--sanitize address, which shows the line."
+            )
+        return (
+            "Compare the bounds of its loops with numel(), or run the cell with "
+            "--sanitize address, which shows the line."
+        )
 
     def note(self, code: str, argument: str, what: str, how: str) -> None:
         self.watch.add(code, self.kernel, argument, what, how)

@@ -424,7 +424,16 @@ def check(
     if not wanted or all(o.helper for o in cell.spec.operators):
         return []
     if cell.request.in_process:
-        return list(run_checks(cell.spec, cell.definitions, cell.kernels, checks=wanted, seed=seed))
+        return list(
+            run_checks(
+                cell.spec,
+                cell.definitions,
+                cell.kernels,
+                checks=wanted,
+                seed=seed,
+                library=cell.library,
+            )
+        )
     return shared_worker().run(
         cell.spec,
         cell.library,

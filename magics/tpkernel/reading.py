@@ -307,6 +307,8 @@ class CellReader:
         if rank is None and use is not None and use.rank is not None:
             rank = use.rank
             because += f" and {parameter.name}({', '.join('ijklmn'[:rank])})"
+        if use is not None and use.address_line is not None:
+            because += f"; line {use.address_line} takes the address of an element"
         return Argument(
             name=parameter.name,
             kind="tensor",

@@ -28,6 +28,8 @@ class TensorUse:
         True, False, or None where it cannot be followed.
     rank
         Number of indices in every ``x(i, j)``; None without any.
+    address_line
+        Line of the first ``&x(i, j)``: what is reached from there does not go by strides.
     """
 
     dtypes: tuple[str, ...] = ()
@@ -37,6 +39,7 @@ class TensorUse:
     strided: bool = False
     written: bool | None = False
     rank: int | None = None
+    address_line: int | None = None
 
 
 class Facts:
@@ -54,6 +57,12 @@ class Facts:
         self.ranks: set[int] = set()
         self.is_written: bool | None = False
         self.followed: set[str] = set()
+        self.address_line: int | None = None
+
+    def add_address(self, line: int) -> None:
+        """Add a place where the address of an element is taken."""
+        self.flat = True
+        self.address_line = line if self.address_line is None else min(line, self.address_line)
 
     def add_cast(self, dtype: str, line: int) -> None:
         """Add a cast of the data pointer."""
@@ -74,6 +83,8 @@ class Facts:
         self.opaque_cast |= use.untyped
         self.merge_written(use.written)
         self.flat |= not use.strided
+        if use.address_line is not None:
+            self.add_address(use.address_line)
 
     def unknown(self) -> None:
         """Add a mention of which nothing is known."""
@@ -91,4 +102,5 @@ class Facts:
             strided=self.mentioned and not self.flat and (not self.memory or goes_by_strides),
             written=self.is_written,
             rank=next(iter(self.ranks)) if len(self.ranks) == 1 else None,
+            address_line=self.address_line,
         )

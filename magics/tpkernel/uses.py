@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpkernel.addresses import address_taken
 from tpkernel.cpp_types import (
     APPENDS,
     CPP_TO_DTYPE,
@@ -230,6 +231,9 @@ class Follower:
             arguments = parent.child_by_field_name("arguments")
             facts.ranks.add(len(arguments.named_children) if arguments is not None else 0)
             facts.merge_written(self.written(parent))
+            taken = address_taken(self.reader, self.body, parent)
+            if taken is not None:
+                facts.add_address(self.reader.place(taken)[0])
         elif kind == "argument_list":
             self.handed_on(node, parent)
         else:

@@ -440,8 +440,13 @@ def serve(descriptor: int, secret: str) -> None:
 
             found = (
                 checks.run_checks(
-                    spec, operators, kernels, checks=wanted, seed=seed,
-                library=library, progress=progress
+                    spec,
+                    operators,
+                    kernels,
+                    checks=wanted,
+                    seed=seed,
+                    library=library,
+                    progress=progress,
                 )
                 if isinstance(wanted, tuple)
                 else wanted.run(spec, operators, kernels, progress)
