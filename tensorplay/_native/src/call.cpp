@@ -1,6 +1,7 @@
 // The base of Python's `Kernel`: a call that needs nothing but its arguments goes straight to the
-// engine. Everything else (keywords, defaults, containers, None where none may be, arguments that
-// refuse to be exported, results that are engine objects) goes to a method of the subclass.
+// engine. Everything else (keywords, defaults, containers, functions, NumPy's scalars, None where none
+// may be, arguments that refuse to be exported, results that are engine objects, errors that have to
+// be told in our words) goes to a method of the subclass.
 #include "native.h"
 
 namespace tensorplay {
@@ -18,16 +19,42 @@ struct CallBase {
 
 PyObject* name_call_slowly = nullptr;
 PyObject* name_call_guarded = nullptr;
+PyObject* name_explained = nullptr;
 PyObject* name_result = nullptr;
 
+// Whether the engine converts a value as a person means it.
 bool is_plain(const CallBase* self, PyObject* value) {
+  if (is_tensor(value)) return true;
   if (value == Py_None) return self->none_is_plain;
-  return !PyList_Check(value) && !PyTuple_Check(value) && !PyDict_Check(value);
+  PyTypeObject* type = Py_TYPE(value);
+  constexpr unsigned long containers =
+      Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS;
+  return !(type->tp_flags & containers) && type->tp_call == nullptr && !is_numpy_scalar(value);
 }
 
 bool is_final(PyObject* value) {
   return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) ||
          PyFloat_CheckExact(value) || is_tensor(value);
+}
+
+// Go on after the engine raised: with a call that is guarded where an argument refused to be exported,
+// for which the kernel has not run; else by raising what the subclass makes of the error.
+PyObject* fail(PyObject* object, PyObject* args) {
+  const bool refused = PyErr_ExceptionMatches(PyExc_BufferError) != 0;
+  if (!refused && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+  PyObject *kind, *error, *traceback;
+  PyErr_Fetch(&kind, &error, &traceback);
+  PyErr_NormalizeException(&kind, &error, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(error, traceback);
+  PyObject* method = refused ? name_call_guarded : name_explained;
+  PyObject* made = PyObject_CallMethodObjArgs(object, method, args, error, nullptr);
+  Py_XDECREF(kind);
+  Py_XDECREF(error);
+  Py_XDECREF(traceback);
+  if (refused || made == nullptr) return made;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made)), made);
+  Py_DECREF(made);
+  return nullptr;
 }
 
 PyObject* call(PyObject* object, PyObject* args, PyObject* kwargs) {
@@ -48,19 +75,7 @@ PyObject* call(PyObject* object, PyObject* args, PyObject* kwargs) {
   PyObject* function = Py_NewRef(self->function);
   PyObject* result = PyObject_Call(function, args, nullptr);
   Py_DECREF(function);
-  if (result == nullptr) {
-    if (!PyErr_ExceptionMatches(PyExc_BufferError)) return nullptr;
-    // An argument refused to be exported, so the kernel has not run.
-    PyObject *kind, *error, *traceback;
-    PyErr_Fetch(&kind, &error, &traceback);
-    PyErr_NormalizeException(&kind, &error, &traceback);
-    if (traceback != nullptr) PyException_SetTraceback(error, traceback);
-    PyObject* again = PyObject_CallMethodObjArgs(object, name_call_guarded, args, error, nullptr);
-    Py_XDECREF(kind);
-    Py_XDECREF(error);
-    Py_XDECREF(traceback);
-    return again;
-  }
+  if (result == nullptr) return fail(object, args);
   if (is_final(result)) return result;
   PyObject* shown = PyObject_CallMethodOneArg(object, name_result, result);
   Py_DECREF(result);
@@ -128,8 +143,9 @@ PyType_Spec spec = {
 bool prepare_call_base(PyObject* module) {
   name_call_slowly = PyUnicode_InternFromString("_call_slowly");
   name_call_guarded = PyUnicode_InternFromString("_call_guarded");
+  name_explained = PyUnicode_InternFromString("_explained");
   name_result = PyUnicode_InternFromString("_result");
-  if (!name_call_slowly || !name_call_guarded || !name_result) return false;
+  if (!name_call_slowly || !name_call_guarded || !name_explained || !name_result) return false;
   call_base_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return call_base_type != nullptr &&
          PyModule_AddObjectRef(module, "CallBase", reinterpret_cast<PyObject*>(call_base_type)) == 0;

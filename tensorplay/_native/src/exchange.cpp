@@ -214,6 +214,8 @@ bool is_known(DLDataType word) { return find(word) != nullptr; }
 
 bool is_tensor(PyObject* object) { return tensor_layout.is(object); }
 
+bool is_numpy_scalar(PyObject* object) { return PyArray_IsScalar(object, Generic); }
+
 int from_object(void* object, DLManagedTensorVersioned** out) {
   *out = nullptr;
   PyArrayObject* array = array_of(static_cast<PyObject*>(object));
@@ -245,7 +247,6 @@ int from_object(void* object, DLManagedTensorVersioned** out) {
   *out = &made->managed;
   return 0;
 }
-
 
 int to_object(DLManagedTensorVersioned* tensor, void** out) {
   *out = nullptr;

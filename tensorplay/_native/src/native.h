@@ -17,6 +17,7 @@ int from_object(void* object, DLManagedTensorVersioned** out);
 int to_object(DLManagedTensorVersioned* tensor, void** out);
 PyObject* configure(PyObject* module, PyObject* args);
 bool is_tensor(PyObject* object);
+bool is_numpy_scalar(PyObject* object);
 bool is_known(DLDataType word);  // one of the types of `configure`; needs no interpreter
 bool prepare_exchange();
 
