@@ -24,7 +24,7 @@ from tensorplay.autograd import grad_mode
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["from_dlpack", "from_numpy", "to_dlpack", "words", "writable_alias"]
+__all__ = ["Tensor", "from_dlpack", "from_numpy", "to_dlpack", "words", "writable_alias"]
 
 K_DL_UINT: Final = 1
 # DLPack's codes of the types that NumPy does not export; those of 8 bits came with version 1.1.

@@ -134,7 +134,7 @@ def outcome(call: Callable[[cpp_jit.Module], object], module: cpp_jit.Module) ->
     try:
         result = call(module)
     except Exception as error:  # noqa: BLE001 - the outcome of any kind is what is compared
-        return type(error), str(error)
+        return type(error), str(error).replace(module.__name__, "library")
     return result, type(result)
 
 

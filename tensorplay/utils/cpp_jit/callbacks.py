@@ -1,0 +1,328 @@
+"""Python functions as functions of the engine.
+
+A callback gets the values that a person expects (`tensorplay.Tensor`, list, dict, str), from
+whatever thread C++ calls it, and may return the same. What it raises travels through C++ as an
+error of the engine that holds the exception, so that the kernel's caller gets that very object.
+
+Two faults of the engine are kept away here: a function that C++ holds in a static variable would be
+released after the interpreter, and calls of kernels and callbacks by one another would end the
+process where the stack ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import re
+import threading
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tensorplay import _native
+from tensorplay._dlpack import Tensor
+from tensorplay.utils.cpp_jit.engine import engine
+from tensorplay.utils.cpp_jit.toolchain import find_engine
+from tensorplay.utils.cpp_jit.values import PLAIN, from_engine, leaves, to_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+__all__ = ["Callback", "joined_traceback", "original", "python_function"]
+
+#: Most levels of callbacks on one thread, each of which takes some kilobytes of its stack.
+MOST_LEVELS = 100
+# Levels of Python that turning an exception into an error of the engine takes, and some more.
+_ROOM = 16
+_depth = threading.local()
+
+
+class _Carrier(Exception):  # noqa: N818 - it is what the engine reads an error from, never seen
+    """Takes an error of the engine through the engine's own conversion of exceptions."""
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(error.message)
+        self.__tvm_ffi_error__ = error
+
+
+class Callback:
+    """A Python function that C++ may call.
+
+    Parameters
+    ----------
+    function
+        What is called, with the engine's values as Python ones.
+
+    Attributes
+    ----------
+    interrupt
+        What ended a call that is no `Exception`, such as `KeyboardInterrupt`: it has to reach the
+        kernel's caller even where C++ goes on.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.interrupt: BaseException | None = None
+
+    def __call__(self, *args: Any) -> Any:  # noqa: D102 - the class says it
+        depth = getattr(_depth, "value", 0)
+        _depth.value = depth + 1
+        try:
+            _check_room(_ROOM)
+            if depth >= MOST_LEVELS:
+                raise RecursionError(
+                    f"[cpp_jit] kernels and their callbacks call each other more than "
+                    f"{MOST_LEVELS} levels deep."
+                )
+            result = self.function(*[a if type(a) in PLAIN else from_engine(a) for a in args])
+            if type(result) in PLAIN:
+                return result
+            result = to_engine(result)
+            self._check_result(result)
+            return result
+        except RecursionError as error:
+            if not _has_room():
+                raise _no_room().with_traceback(None) from None
+            raise self._carrier(error) from None
+        except BaseException as error:  # noqa: BLE001 - it is raised again behind the C++
+            raise self._carrier(error) from None
+        finally:
+            _depth.value = depth
+
+    def _carrier(self, error: BaseException) -> _Carrier:
+        if not isinstance(error, Exception):
+            self.interrupt = error
+        return _Carrier(_error_holding(error))
+
+    def _check_result(self, result: Any) -> None:
+        """Refuse tensors that cannot leave, in the words of a result."""
+        for path, value in leaves(result):
+            if not isinstance(value, Tensor):
+                continue
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            place = f"[{name}] result{path}"
+            if value.is_meta:
+                raise ValueError(
+                    f"{place}: expected a tensor with memory on cpu, got one on meta. Write "
+                    "tp.empty_like(x, device='cpu') and fill it."
+                )
+            try:
+                value.__dlpack__(max_version=(1, 1))
+            except BufferError as error:
+                reason = re.sub(r"^\[\w+\] ", "", str(error))
+                raise RuntimeError(f"{place}: {reason}") from error
+
+    def function_object(self) -> Any:
+        """Return the engine's function that calls this."""
+        ffi = engine()
+        made = ffi.core._convert_to_ffi_func(self, None if _native.core is None else Tensor)
+        address = made.__chandle__()
+        with _alive_lock:
+            _alive[address] = weakref.ref(self, functools.partial(_forget, address))
+        return made
+
+
+# --- functions that C++ holds ----------------------------------------------------------------
+
+# The callbacks that exist, by the address of the engine's function, which lives as long.
+_alive: dict[int, weakref.ref[Callback]] = {}
+_alive_lock = threading.RLock()  # a collection may run `_forget` while it is held
+
+
+def _forget(address: int, reference: weakref.ref[Callback]) -> None:
+    with _alive_lock:
+        if _alive.get(address) is reference:
+            del _alive[address]
+
+
+def python_function(function: Any) -> Callable[..., Any] | None:
+    """Return the Python function that a function of the engine calls, or None."""
+    with _alive_lock:
+        reference = _alive.get(function.__chandle__())
+    callback = reference() if reference is not None else None
+    return callback.function if callback is not None else None
+
+
+def _leave_to_the_system() -> None:
+    """Keep what C++ still holds from being released: by then there is no interpreter.
+
+    A static variable of a library is destroyed after it, and the engine would ask for its lock.
+    """
+    with _alive_lock:
+        addresses = list(_alive)
+    for address in addresses:
+        _engine_library().TVMFFIObjectIncRef(ctypes.c_void_p(address))
+
+
+atexit.register(_leave_to_the_system)
+
+
+# --- exceptions ------------------------------------------------------------------------------
+
+
+class _Any(ctypes.Structure):
+    """TVMFFIAny of the engine's C header."""
+
+    _fields_ = (
+        ("type_index", ctypes.c_int32),
+        ("padding", ctypes.c_uint32),
+        ("value", ctypes.c_int64),
+    )
+
+
+class _Text(ctypes.Structure):
+    """TVMFFIByteArray of the engine's C header."""
+
+    _fields_ = (("data", ctypes.c_char_p), ("size", ctypes.c_size_t))
+
+    @classmethod
+    def of(cls, text: str) -> _Text:
+        data = text.encode("utf-8", "replace")
+        return cls(data, len(data))
+
+
+_SafeCall = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Any), ctypes.c_int32, ctypes.POINTER(_Any)
+)
+if TYPE_CHECKING:
+    _Args: TypeAlias = "ctypes._Pointer[_Any]"
+_ERROR_INDEX = 67  # kTVMFFIError of the engine's C header
+
+
+@functools.lru_cache(maxsize=1)
+def _engine_library() -> ctypes.PyDLL:
+    library = ctypes.PyDLL(str(find_engine().library))
+    make = library.TVMFFIErrorCreateWithCauseAndExtraContext
+    make.restype = ctypes.c_int
+    text = ctypes.POINTER(_Text)
+    make.argtypes = [
+        *(text, text, text, ctypes.c_void_p, ctypes.c_void_p),
+        ctypes.POINTER(ctypes.c_void_p),
+    ]
+    return library
+
+
+def _give_error(_: Any, args: _Args, __: int, result: _Args) -> int:
+    """Return the error whose address is the argument, which is given away."""
+    result[0].type_index = _ERROR_INDEX
+    result[0].padding = 0
+    result[0].value = args[0].value
+    return 0
+
+
+def _give_back(_: Any, args: _Args, __: int, result: _Args) -> int:
+    """Return the argument, an object: of one that holds a Python object the engine makes that."""
+    _engine_library().TVMFFIObjectIncRef(ctypes.c_void_p(args[0].value))
+    ctypes.memmove(result, args, ctypes.sizeof(_Any))
+    return 0
+
+
+# They live as long as the process: the engine holds their addresses.
+_C_FUNCTIONS = {"error": _SafeCall(_give_error), "object": _SafeCall(_give_back)}
+
+
+@functools.lru_cache(maxsize=2)
+def _giver(of: str) -> Any:
+    """Return one of the functions above as a function of the engine."""
+    return engine().Function.__from_extern_c__(ctypes.cast(_C_FUNCTIONS[of], ctypes.c_void_p).value)
+
+
+def _error_holding(error: BaseException) -> Any:
+    """Return an error of the engine with an exception inside, which lives as long as the error."""
+    core = engine().core
+    kind = core.ERROR_TYPE_TO_NAME.get(type(error)) or next(
+        (core.ERROR_TYPE_TO_NAME[c] for c in type(error).__mro__ if c in core.ERROR_TYPE_TO_NAME),
+        "RuntimeError",
+    )
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - whatever its class does there, the error has to arrive
+        message = f"<{type(error).__name__}>"
+    held = core._convert_to_opaque_object(error)
+    handle = ctypes.c_void_p()
+    failed = _engine_library().TVMFFIErrorCreateWithCauseAndExtraContext(
+        ctypes.byref(_Text.of(kind)),
+        ctypes.byref(_Text.of(message)),
+        ctypes.byref(_Text.of("")),
+        None,
+        held.__chandle__(),
+        ctypes.byref(handle),
+    )
+    if failed:
+        raise MemoryError("no memory for an error of the engine")
+    return _giver("error")(handle.value)
+
+
+def original(error: BaseException) -> BaseException | None:
+    """Return the exception of a callback that an error of the engine holds, or None."""
+    raised = getattr(error, "__tvm_ffi_error__", None)
+    if raised is None:
+        return None
+    held = raised.extra_context
+    if not isinstance(held, engine().core.CObject):
+        return None
+    found = _giver("object")(held)
+    return found if isinstance(found, BaseException) else None
+
+
+# --- what a traceback shows ------------------------------------------------------------------
+
+_INTERNAL = re.compile(r"[\\/]cpp_jit[\\/](callbacks|kernel|values)\.py$")
+
+
+def joined_traceback(
+    error: BaseException, cell: types.TracebackType | None
+) -> types.TracebackType | None:
+    """Return the frames of C++ before those of the callback, without those of this package.
+
+    Parameters
+    ----------
+    error
+        An exception that a callback raised.
+    cell
+        Frames of C++, the outermost first.
+    """
+    frames = [*_frames(cell), *_frames(error.__traceback__)]
+    made: types.TracebackType | None = None
+    for entry in reversed(frames):
+        made = types.TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made
+
+
+def _frames(traceback: types.TracebackType | None) -> list[types.TracebackType]:
+    found = []
+    while traceback is not None:
+        if not _INTERNAL.search(traceback.tb_frame.f_code.co_filename):
+            found.append(traceback)
+        traceback = traceback.tb_next
+    return found
+
+
+# --- room ------------------------------------------------------------------------------------
+
+
+def _check_room(levels: int) -> None:
+    if levels:
+        _check_room(levels - 1)
+
+
+def _has_room() -> bool:
+    with contextlib.suppress(RecursionError):
+        _check_room(_ROOM // 2)
+        return True
+    return False
+
+
+@functools.lru_cache(maxsize=1)
+def _no_room() -> _Carrier:
+    """Return what is raised where there is no room to make an error: one that is there already."""
+    return _Carrier(
+        engine().core.Error(
+            "RecursionError",
+            "maximum recursion depth exceeded in a callback",
+            "",
+        )
+    )

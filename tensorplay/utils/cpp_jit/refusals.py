@@ -1,0 +1,127 @@
+"""What a kernel's caller reads where an argument does not fit: position, name, expected and got."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorplay._dlpack import Tensor
+
+__all__ = ["kind_of", "mismatch", "spoken"]
+
+_MISMATCH = re.compile(
+    r"^Mismatched type on argument #(\d+) when calling: `.*`\. Expected `(.*)` but got `(.*)`$",
+    re.DOTALL,
+)
+_TENSOR = "Tensor or NumPy array"
+_SPOKEN = {
+    "DLTensor*": _TENSOR,
+    "const DLTensor*": _TENSOR,
+    "ffi.Tensor": _TENSOR,
+    "object.Tensor": _TENSOR,
+    "std::string": "str",
+    "const char*": "str",
+    "double": "float",
+    "ffi.Function": "function",
+    "object.Function": "function",
+    "ffi.String": "str",
+    "ffi.Bytes": "bytes",
+    "ffi.Module": "module",
+    "ffi.Shape": "tuple of int",
+    "void*": "pointer or None",
+    "DataType": "dtype",
+    "Device": "device",
+}
+
+
+def _inner(text: str) -> list[str]:
+    """Return the parts of a template's arguments."""
+    parts, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [part.strip() for part in (*parts, text[start:])]
+
+
+def spoken(kind: str) -> str:
+    """Return a type as the engine names it in words that say what to pass."""
+    kind = kind.strip()
+    if kind in _SPOKEN:
+        return _SPOKEN[kind]
+    found = re.match(r"^(?:ffi\.)?(\w+)<(.*)>$", kind)
+    if found is None:
+        return {"Array": "list", "List": "list", "Map": "dict", "Dict": "dict"}.get(
+            kind.removeprefix("ffi."), kind
+        )
+    name, parts = found[1], [spoken(part) for part in _inner(found[2])]
+    if name in {"Array", "List"}:
+        return f"list of {parts[0]}" if parts[0] != "Any" else "list"
+    if name in {"Map", "Dict"} and len(parts) == 2:
+        return f"dict of {parts[0]} to {parts[1]}" if parts != ["Any", "Any"] else "dict"
+    if name == "Optional":
+        return f"{parts[0]} or None"
+    if name == "Variant":
+        return " or ".join(parts)
+    if name == "Tuple":
+        return f"tuple of ({', '.join(parts)})"
+    return kind
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, in a word or two."""
+    if value is None:
+        return "None"
+    if isinstance(value, Tensor):
+        return f"Tensor of {str(value.dtype).removeprefix('tensorplay.')}"
+    if isinstance(value, np.ndarray):
+        return f"NumPy array of {value.dtype}"
+    return type(value).__name__
+
+
+def mismatch(error: BaseException, place: str, names: Sequence[str], args: Sequence[Any]) -> str:
+    """Return what to say instead of the engine's text about a type that does not fit, or ``""``.
+
+    Parameters
+    ----------
+    error
+        What the engine raised.
+    place
+        The kernel, as ``[module::name]``.
+    names
+        The parameters' names, empty ones where they have none.
+    args
+        What was passed.
+    """
+    found = _MISMATCH.match(str(error))
+    if found is None:
+        return ""
+    position = int(found[1])
+    if position >= len(args):
+        return ""
+    value = args[position]
+    name = names[position] if position < len(names) else ""
+    expected = spoken(found[2])
+    got = kind_of(value)
+    if isinstance(value, (list, tuple, dict)) and found[3] not in {"Array", "Map", "ffi.Array"}:
+        got += f" ({found[3]})"
+    if isinstance(value, int) and not isinstance(value, bool) and found[3].endswith("BigInt"):
+        got = "int beyond 64 bits"
+    advice = _advice(expected, name, value)
+    shown = f"argument {name!r} (position {position})" if name else f"argument #{position}"
+    return f"{place} {shown}: expected {expected}, got {got}.{advice}\n{error}"
+
+
+def _advice(expected: str, name: str, value: Any) -> str:
+    if expected == "int" and isinstance(value, float) and name:
+        return f" Write int({name})."
+    if expected in {"int", "float", "bool"} and isinstance(value, (Tensor, np.ndarray)) and name:
+        return f" Write {name}.item()."
+    is_number = isinstance(value, (int, float, list, tuple))
+    if expected == _TENSOR and is_number and name:
+        return f" Write tp.tensor({name})."
+    return ""

@@ -1,0 +1,143 @@
+"""Python values as the engine takes them, and what it gives as Python values.
+
+What the engine converts well by itself stays as it is: tensors, arrays, numbers, text. What it does
+not know, or does not give back as a person expects, is converted here: NumPy's scalars, functions,
+and lists and dicts that hold one of these; and the engine's tensors, containers, text and functions
+on the way back.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tensorplay._dlpack import Tensor
+from tensorplay.utils.cpp_jit.engine import engine
+
+#: Types that cross as they are, both ways.
+PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+CONTAINERS = (list, tuple, dict)
+# Classes that the engine knows how to read, though their objects may be callable as well.
+_READ_BY_ENGINE = (
+    "__tvm_ffi_object__",
+    "__dlpack_c_exchange_api__",
+    "__dlpack__",
+    "__cuda_stream__",
+    "__tvm_ffi_opaque_ptr__",
+)
+
+
+def to_engine(value: Any, made: list[Any] | None = None) -> Any:
+    """Return a value in a form that the engine converts.
+
+    Parameters
+    ----------
+    value
+        What a person passes or a callback returns.
+    made
+        Gets the `Callback` objects made on the way.
+    """
+    kind = type(value)
+    if kind in PLAIN or kind is Tensor or kind is np.ndarray:
+        return value
+    ffi = engine()
+    if isinstance(value, (ffi.core.CObject, ffi.core.PyNativeObject)):
+        return value
+    if isinstance(value, dict):
+        return {to_engine(key, made): to_engine(item, made) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [to_engine(item, made) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, np.generic):
+        return _number(value)
+    if callable(value) and not _is_read(kind, value):
+        return _function(value, made)
+    return value
+
+
+def _is_read(kind: type, value: Any) -> bool:
+    return isinstance(value, (numbers.Number, str, bytes, bytearray)) or any(
+        hasattr(kind, name) for name in _READ_BY_ENGINE
+    )
+
+
+def _number(value: np.generic) -> Any:
+    """Return a scalar of NumPy, or of ml_dtypes, as one of Python; others as they are."""
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, np.complexfloating):
+        return complex(value)
+    if isinstance(value, (np.floating, np.str_, np.bytes_)) or value.dtype.names is not None:
+        return float(value) if isinstance(value, np.floating) else value
+    # Those of ml_dtypes are of no class of NumPy's, and their kind says nothing.
+    try:
+        return int(value) if "int" in value.dtype.name else float(value)
+    except (TypeError, ValueError):
+        return value
+
+
+def _function(value: Any, made: list[Any] | None) -> Any:
+    from tensorplay.utils.cpp_jit.callbacks import Callback
+    from tensorplay.utils.cpp_jit.kernel import Kernel
+
+    if type(value) is Kernel and isinstance(value._function, engine().Function):
+        return value._function  # C++ calls C++
+    callback = Callback(value)
+    if made is not None:
+        made.append(callback)
+    return callback.function_object()
+
+
+def from_engine(value: Any) -> Any:
+    """Return what the engine gave as what a person expects: Tensor, list, dict, str, function."""
+    kind = type(value)
+    if kind in PLAIN or kind is Tensor:
+        return value
+    ffi = engine()
+    if isinstance(value, ffi.Tensor):
+        from tensorplay._dlpack import from_dlpack
+
+        return from_dlpack(value)
+    if isinstance(value, str):
+        # The engine's dtype is text as well, and more than that.
+        return str(value) if isinstance(value, ffi.core.String) else value
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, (ffi.Array, ffi.List)):
+        return [from_engine(item) for item in value]
+    if isinstance(value, (ffi.Map, ffi.Dict)):
+        return {from_engine(k): from_engine(v) for k, v in value.items()}
+    if isinstance(value, ffi.Function):
+        from tensorplay.utils.cpp_jit.callbacks import python_function
+        from tensorplay.utils.cpp_jit.kernel import Kernel
+
+        known = python_function(value)
+        return known if known is not None else Kernel(value, "function", "cpp_jit", None, None)
+    return value
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Return what a value holds that is no container, each with how it is reached, as ``[0]``."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from leaves(item, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def replaced(value: Any, by: dict[str, Any], path: str = "") -> Any:
+    """Return a value with the leaves at some paths replaced."""
+    if isinstance(value, dict):
+        return {k: replaced(v, by, f"{path}[{k!r}]") for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [replaced(v, by, f"{path}[{i}]") for i, v in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    return by.get(path, value)
