@@ -30,6 +30,7 @@ KEYS: Mapping[str, str] = {
     "layout": "contiguous, strided, or copy: strided inputs are copied (default: as it is indexed)",
     "derivatives": "one formula per input, in tensor operations, inputs, grad and result",
     "samples": "a list of example arguments for the checks, such as {x: 'randn(3, 4)', beta: 0.5}",
+    "reference": "what its times are compared with: an expression, or module:function",
     "doc": "text for help() and the report",
 }
 

@@ -17,18 +17,25 @@ import tensorplay as tp
 from tensorplay.library.modules.source import define_operators, kernels_of
 from tensorplay.library.modules.spec import DTYPES, Argument, CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
-from tpkernel.facts import Finding, GradcheckFacts, GradcheckSettings, ValidationRow
+from tpkernel.facts import (
+    Finding,
+    GradcheckFacts,
+    GradcheckSettings,
+    OpcheckFacts,
+    ValidationRow,
+)
 from tpkernel.gradchecks import gradchecks, said_of
 from tpkernel.memory_checks import MemoryWatch, check_memory
+from tpkernel.opchecks import opchecks
 from tpkernel.repeat_checks import check_layouts, check_repeats
 from tpkernel.samples import Sample, make_samples, preferred_dtypes
 
 __all__ = ["CHECKS", "Record", "load_operators", "run_checks"]
 
 #: Names of the checks, in the order they run.
-CHECKS = ("memory", "gradcheck", "validation")
+CHECKS = ("memory", "gradcheck", "validation", "opcheck")
 
-Record = GradcheckFacts | ValidationRow | Finding
+Record = GradcheckFacts | ValidationRow | OpcheckFacts | Finding
 Progress = Callable[[str], None]
 
 
@@ -117,6 +124,8 @@ def run_checks(
             )
             if "memory" in checks:
                 yield from watch.take()
+        if "opcheck" in checks and not wrong:
+            yield from opchecks(operator, definition, samples[0], progress)
             if not wrong:
                 dtypes = preferred_dtypes(operator)
                 yield from check_layouts(operator, definition, samples[-1], dtypes, progress)

@@ -21,7 +21,7 @@ from tpkernel.cell import FrontMatter
 from tpkernel.cpp import Function, Parameter
 from tpkernel.cpp_types import TYPES_TEXT
 from tpkernel.errors import CellError, did_you_mean
-from tpkernel.formulas import read_formula
+from tpkernel.formulas import is_function_path, read_formula
 from tpkernel.gradients import with_gradient
 from tpkernel.shapes import parse_shapes
 
@@ -90,6 +90,7 @@ class EntryReader:
             copies=copies,
             line=self.entry.line_of("op"),
             origin=origin,
+            reference=self.reference(schema),
         )
         return with_gradient(self, spec, schema)
 
@@ -510,6 +511,23 @@ class EntryReader:
                 )
                 raise self.error(message, "layout")
         return value == "copy" or (value is None and self.parent.options.copy)
+
+    def reference(self, schema: FunctionSchema) -> str:
+        """Read ``reference``."""
+        value = self.entry.values.get("reference", "")
+        if not isinstance(value, str):
+            message = (
+                "reference must be an expression such as 'log(1 + exp(x))', or "
+                f"'module:function' such as 'numpy:tanh', got {value!r}"
+            )
+            raise self.error(message, "reference")
+        text = value.strip()
+        if text and not is_function_path(text):
+            try:
+                read_formula(text, values=[a.name for a in schema.arguments], grads=())
+            except ValueError as problem:
+                raise self.error(f"reference: {problem}", "reference") from None
+        return text
 
     def samples(self, schema: FunctionSchema) -> tuple[Mapping[str, Any], ...]:
         """Read ``samples``."""

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from tensorplay.library.modules.spec import Formula
 from tpkernel.errors import did_you_mean
 
-__all__ = ["read_formula"]
+__all__ = ["is_function_path", "read_formula"]
 
 _ROOTS = frozenset({"tp", "math"})
 _BUILTINS = frozenset({"float", "int", "len", "range", "tuple"})
@@ -135,6 +135,12 @@ def _is_tensor_function(name: str) -> bool:
     return found is not None and (
         callable(found) or isinstance(found, (float, int, tensorplay.dtype))
     )
+
+
+def is_function_path(text: str) -> bool:
+    """Whether a text is ``module:function`` rather than an expression."""
+    module, colon, name = text.partition(":")
+    return bool(colon) and all(p.isidentifier() for p in (*module.split("."), *name.split(".")))
 
 
 def read_formula(

@@ -25,26 +25,37 @@ from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
 from tpkernel.errors import CellError, KernelCrash
 from tpkernel.export import Origin
-from tpkernel.hints import hints, with_hint
-from tpkernel.kernels import Function, KernelModule, Operator
-from tpkernel.reading import Options, read_cell
-from tpkernel.report import (
+from tpkernel.facts import (
     BuildFacts,
     DiagnosticFacts,
     Finding,
     FunctionFacts,
     GradcheckFacts,
+    OpcheckFacts,
     OperatorFacts,
-    Report,
     ValidationRow,
 )
+from tpkernel.hints import hints, with_hint
+from tpkernel.kernels import Function, KernelModule, Operator
+from tpkernel.keys import key_inputs
+from tpkernel.reading import Options, read_cell
+from tpkernel.report import Report
 from tpkernel.worker import DEFAULT_BUDGET, LEAVES_PROCESSES, shared_worker
 
-__all__ = ["BuiltCell", "Request", "build", "build_cell", "check", "with_records"]
+__all__ = [
+    "STABLE_NAME",
+    "BuiltCell",
+    "Request",
+    "build",
+    "build_cell",
+    "check",
+    "compile_cell",
+    "with_records",
+]
 
 # The build's key holds the source's name, and a cell is In[5] in one run and In[6] in the next.
 # So the compiler sees a name that stays, and messages get the cell's own.
-_STABLE_NAME = "<tpkernel cell>"
+STABLE_NAME = "<tpkernel cell>"
 
 
 @dataclass(frozen=True)
@@ -208,7 +219,7 @@ def build_cell(
         raise with_hint(cell, problem) from None
     on_read(cell, spec)
     parsed = time.perf_counter()
-    found = _compile(request, cell, spec)
+    found = compile_cell(request, cell, spec)
     built = time.perf_counter()
     once = found.shared_seconds if found.shared_seconds >= _WORTH_SAYING else 0.0
     if cell.source.runs_on_load and not request.in_process:
@@ -239,7 +250,7 @@ def build_cell(
         functions=tuple(
             FunctionFacts(f.name, f.doc, tuple(f.guard_text()), f.line) for f in spec.functions
         ),
-        timing={
+        steps={
             "parse": parsed - start,
             "compile": built - parsed,
             "load": ready - built,
@@ -292,7 +303,16 @@ def _title(spec: CellSpec) -> str:
     return spec.bound_names[0]
 
 
-def _compile(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
+def compile_cell(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
+    """Compile a cell that was read, or find its library.
+
+    Raises
+    ------
+    CellError
+        Flags that cannot be split, or a brace that is never closed.
+    BuildError
+        The compiler refuses it; diagnostics stand at the cell's own lines.
+    """
     try:
         flags = split_flags((*cell.flags, *request.flags))
     except ValueError as problem:
@@ -301,7 +321,7 @@ def _compile(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
     try:
         return cpp_jit.build_source(
             request.name or _title(spec),
-            cpp_jit.Source(cell.text, _STABLE_NAME, cell.first_line),
+            cpp_jit.Source(cell.text, STABLE_NAME, cell.first_line),
             preamble=preamble(spec, flags.macros),
             generated=export_source(spec, flags.macros),
             extra_cflags=[*debug, *flags.cflags],
@@ -316,9 +336,9 @@ def _compile(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
             column = brace - (before.rfind("\n") + 1) + 1
             raise cell.error(message, line=line, column=column) from None
         raise cpp_jit.BuildError(
-            str(problem).replace(_STABLE_NAME, cell.name) + _written_input(problem),
+            str(problem).replace(STABLE_NAME, cell.name) + _written_input(problem),
             diagnostics=[_renamed(d, cell.name) for d in problem.diagnostics],
-            log=problem.log.replace(_STABLE_NAME, cell.name),
+            log=problem.log.replace(STABLE_NAME, cell.name),
             commands=problem.commands,
         ) from None
 
@@ -336,7 +356,7 @@ def _written_input(problem: cpp_jit.BuildError) -> str:
 
 
 def _renamed(diagnostic: cpp_jit.Diagnostic, name: str) -> cpp_jit.Diagnostic:
-    return dataclasses.replace(diagnostic, file=diagnostic.file.replace(_STABLE_NAME, name))
+    return dataclasses.replace(diagnostic, file=diagnostic.file.replace(STABLE_NAME, name))
 
 
 def _build_facts(build: cpp_jit.Build, cell: Cell, ready: float) -> BuildFacts:
@@ -353,7 +373,8 @@ def _build_facts(build: cpp_jit.Build, cell: Cell, ready: float) -> BuildFacts:
             DiagnosticFacts(d.line, d.column, d.level, d.message, d.source_line, d.fix)
             for d in build.diagnostics
         ),
-        log=build.log.replace(_STABLE_NAME, cell.name),
+        log=build.log.replace(STABLE_NAME, cell.name),
+        inputs=key_inputs(build),
     )
 
 
@@ -455,6 +476,9 @@ def with_records(report: Report, records: Sequence[Any], checks: Sequence[str]) 
         validation=tuple(r for r in records if isinstance(r, ValidationRow))
         if "validation" in checks
         else report.validation,
+        opcheck=tuple(r for r in records if isinstance(r, OpcheckFacts))
+        if "opcheck" in checks
+        else report.opcheck,
         findings=(*kept, *(r for r in records if isinstance(r, Finding))),
     )
 
@@ -493,7 +517,7 @@ def build(
         Outputs may share memory with inputs.
     checks
         True for all, False for none, or names: ``"memory"``, ``"gradcheck"``,
-        ``"validation"``.
+        ``"validation"``, ``"opcheck"``.
     in_process
         Run the checks here; a kernel that crashes then ends this process.
     budget

@@ -8,42 +8,58 @@ colour alone. Everything that a person typed is escaped.
 
 from __future__ import annotations
 
-import html
 import shlex
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
-from tpkernel.report import (
+import numpy as np
+import numpy.typing as npt
+
+from tpkernel.facts import (
     BuildFacts,
     DiagnosticFacts,
     Finding,
     FunctionFacts,
     GradcheckFacts,
+    InstructionFacts,
+    JacobianFacts,
+    ListingFacts,
+    OpcheckFacts,
     OperatorFacts,
     PairFacts,
-    Report,
+    StepCurve,
+    TimingFacts,
     ValidationRow,
 )
+from tpkernel.markup import (
+    code_html,
+    details,
+    escaped,
+    heat_map,
+    one_line,
+    paragraph,
+    pre,
+    table,
+)
+from tpkernel.report import Report
 from tpkernel.summary import (
+    TIMING_HEADS,
     admitted_first,
+    curve_text,
     finding_text,
+    jacobian_text,
+    number_text,
+    opcheck_text,
     opening,
     problems,
+    timing_words,
     tolerance_text,
     validation_lines,
     worst_text,
 )
-from tpkernel.verdicts import verdict_text
+from tpkernel.verdicts import is_bad, verdict_text
 
-__all__ = ["code_html", "error_html", "report_html", "report_text"]
-
-# Text of its own on a ground of its own, so that it can be read on light and dark pages.
-_PRE = (
-    "background:#f6f8fa;color:#1f2328;padding:6px 8px;border:1px solid #d0d7de;overflow-x:auto;"
-    "line-height:1.4;white-space:pre-wrap;word-break:normal;overflow-wrap:break-word"
-)
-_TABLE = "border-collapse:collapse;margin:4px 0"
-_CELL = "border:1px solid #8c959f;padding:2px 8px;text-align:left;vertical-align:top"
-
+__all__ = ["error_html", "report_html", "report_text"]
 
 # -- text -----------------------------------------------------------------------------------------
 
@@ -60,6 +76,12 @@ def report_text(report: Report) -> str:
         lines += ["", f"gradcheck: {verdict_text(report.gradcheck_verdict)}"]
         for check in report.gradcheck:
             lines += _gradcheck_text(check)
+    if report.opcheck:
+        lines += ["", f"opcheck: {verdict_text(report.opcheck_verdict)}"]
+        for opcheck in report.opcheck:
+            lines += _opcheck_text(opcheck)
+    for times in report.timing:
+        lines += ["", *_timing_text(times)]
     if report.validation:
         lines += ["", _validation_title(report)]
         lines += [f"  {line}" for line in validation_lines(report.validation)]
@@ -67,6 +89,8 @@ def report_text(report: Report) -> str:
         lines += ["", "findings"]
         lines += [f"  {f.level}: {finding_text(f)}" for f in report.findings]
     lines += ["", *_build_text(report.build), f"  steps   {_steps(report)}"]
+    if report.listing is not None:
+        lines += ["", *_listing_text(report.listing)]
     lines += [f"note: {note}" for note in report.notes]
     if report.validation:
         lines += ["", *_validation_text(report.validation)]
@@ -98,12 +122,70 @@ def _guards_text(guards: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _gradcheck_text(check: GradcheckFacts) -> list[str]:
-    lines = [f"  {verdict_text(check.verdict)}: {check.operator} on {check.sample}"]
-    lines += [f"    output {p.output} by {p.input}: {_pair_text(p)}" for p in check.pairs]
+    lines = [f"  {_check_title(check)}"]
+    for pair in check.pairs:
+        lines.append(f"    output {pair.output} by {pair.input}: {_pair_text(pair)}")
+        if pair.jacobian is not None:
+            lines.append(f"      {jacobian_text(pair)}")
+        if pair.curve is not None:
+            lines.append(f"      error against step: {curve_text(pair.curve)}")
+            for step, formula, reference in _curve_rows(pair.curve):
+                lines.append(f"        step {step}: formula {formula}, extrapolation {reference}")
     if check.message and not check.pairs:
         lines += ["    " + line for line in check.message.splitlines()]
     lines += [f"    note: {note}" for note in check.notes]
     return lines
+
+
+def _check_title(check: GradcheckFacts) -> str:
+    order = "second order of " if check.order == 2 else ""
+    chosen = f" ({check.settings})" if check.settings else ""
+    return f"{verdict_text(check.verdict)}: {order}{check.operator} on {check.sample}{chosen}"
+
+
+def _curve_rows(curve: StepCurve) -> list[tuple[str, str, str]]:
+    columns = (curve.steps, curve.formula_gap, curve.reference_gap)
+    return [
+        (number_text(a), number_text(b), number_text(c)) for a, b, c in zip(*columns, strict=True)
+    ]
+
+
+def _opcheck_text(facts: OpcheckFacts) -> list[str]:
+    lines = [f"  {verdict_text(facts.verdict)}: {opcheck_text(facts)}"]
+    lines.append(f"    tests: {', '.join(facts.tests)}")
+    return [*lines, *(f"    note: {note}" for note in facts.notes)]
+
+
+def _timing_title(facts: TimingFacts) -> str:
+    title = f"timing of {facts.operator}, {facts.dtype}"
+    return f"{title}, beside {facts.reference}" if facts.reference else title
+
+
+def _timing_text(facts: TimingFacts) -> list[str]:
+    lines = [_timing_title(facts)]
+    for row in facts.rows:
+        words = zip(TIMING_HEADS[1:], timing_words(row)[1:], strict=True)
+        lines.append(f"  {row.sizes}: " + ", ".join(f"{h} {w}" for h, w in words if w))
+    return [*lines, *(f"  note: {note}" for note in facts.notes)]
+
+
+def _by_function(facts: ListingFacts) -> list[tuple[str, list[InstructionFacts]]]:
+    return [(name, list(part)) for name, part in groupby(facts.instructions, lambda i: i.function)]
+
+
+def _instruction_text(facts: InstructionFacts) -> str:
+    line = "" if facts.line is None else f"  ; line {facts.line}"
+    return f"{facts.address}: {facts.text}{line}"
+
+
+def _listing_text(facts: ListingFacts) -> list[str]:
+    lines = ["listing"]
+    lines += [f"  remark at line {d.line}: {_diagnostic(d)}" for d in facts.remarks]
+    for function, part in _by_function(facts):
+        lines += [f"  {function}", *(f"    {_instruction_text(i)}" for i in part)]
+    if facts.command:
+        lines.append(f"  command {facts.command}")
+    return [*lines, *(f"  note: {note}" for note in facts.notes)]
 
 
 def _pair_text(pair: PairFacts) -> str:
@@ -134,7 +216,7 @@ def _validation_text(rows: Sequence[ValidationRow]) -> list[str]:
 
 
 def _steps(report: Report) -> str:
-    return ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in report.timing.items())
+    return ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in report.steps.items())
 
 
 def _build_text(build: BuildFacts) -> list[str]:
@@ -145,6 +227,7 @@ def _build_text(build: BuildFacts) -> list[str]:
         f"  library {build.library}",
         f"  key     {build.key}",
     ]
+    lines += [f"    of {name}: {value}" for name, value in build.inputs]
     lines += [f"  command {shlex.join(command)}" for command in build.commands]
     lines += [f"  {d.level} at line {d.line}: {_diagnostic(d)}" for d in build.diagnostics]
     return lines
@@ -169,75 +252,41 @@ def report_html(report: Report) -> str:
                     if not o.helper
                 ),
                 *(_function_html(f) for f in report.functions),
+                _opcheck_html(report) if report.opcheck else "",
             ]
         ),
         "Gradcheck": _gradcheck_html(report) if report.gradcheck else "",
         "Validation": _validation_html(report) if report.validation else "",
+        "Timing": "".join(map(_timing_html, report.timing)),
         "Findings": _findings_html(report.findings) if report.findings else "",
-        "Build": _build_html(report.build, _steps(report)),
+        "Build": _build_html(report),
     }
     parts = [
-        f"<p><strong>{_e(report.cell)}</strong>: {_e(report.title)}</p>",
-        *(f"<p>{_e(problem.text)}</p>" for problem in problems(report)),
+        f"<p><strong>{escaped(report.cell)}</strong>: {escaped(report.title)}</p>",
+        *(f"<p>{escaped(problem.text)}</p>" for problem in problems(report)),
         sections.pop(first),
         *sections.values(),
-        *(f"<p>Note: {_e(note)}</p>" for note in report.notes),
+        *(f"<p>Note: {escaped(note)}</p>" for note in report.notes),
     ]
-    return _one_line(f"<div>{''.join(parts)}</div>")
+    return one_line(f"<div>{''.join(parts)}</div>")
 
 
 def error_html(title: str, text: str) -> str:
     """Return an error as one line of HTML."""
-    return _one_line(f"<div><p><strong>{_e(title)}</strong></p>{_pre(text)}</div>")
-
-
-def code_html(source: str, language: str) -> str:
-    """Return coloured source in a block with a ground of its own."""
-    from pygments import highlight
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import get_lexer_by_name
-
-    formatter = HtmlFormatter(noclasses=True, nowrap=True, style="friendly")
-    coloured = highlight(source.rstrip("\n"), get_lexer_by_name(language), formatter)
-    return f'<pre style="{_PRE}">{coloured.rstrip()}</pre>'
-
-
-def _e(text: object) -> str:
-    return html.escape(str(text), quote=True)
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\r", "").replace("\n", "&#10;")
-
-
-def _pre(text: str) -> str:
-    return f'<pre style="{_PRE}">{_e(text)}</pre>'
-
-
-def _details(title: str, body: str, *, opened: bool = True) -> str:
-    return f"<details{' open' if opened else ''}><summary>{_e(title)}</summary>{body}</details>"
-
-
-def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col" style="{_CELL}">{_e(h)}</th>' for h in heads)
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{_e(c)}</td>' for c in row) + "</tr>" for row in rows
-    )
-    return (
-        f'<table style="{_TABLE}"><caption>{_e(caption)}</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
+    return one_line(f"<div><p><strong>{escaped(title)}</strong></p>{pre(text)}</div>")
 
 
 def _operator_html(facts: OperatorFacts, *, opened: bool) -> str:
     gradient = [(name, formula) for name, formula in facts.derivatives]
-    body = f"<p><code>{_e(facts.schema)}</code></p>"
+    body = f"<p><code>{escaped(facts.schema)}</code></p>"
     if facts.doc:
-        body += f"<p>{_e(facts.doc)}</p>"
-    body += f"<p>Kernel <code>{_e(facts.kernel)}</code>, declared by {_e(facts.origin)}.</p>"
-    body += _table("Guards before the kernel", ("argument", "guard"), facts.guards)
+        body += f"<p>{escaped(facts.doc)}</p>"
+    body += (
+        f"<p>Kernel <code>{escaped(facts.kernel)}</code>, declared by {escaped(facts.origin)}.</p>"
+    )
+    body += table("Guards before the kernel", ("argument", "guard"), facts.guards)
     if gradient:
-        body += _table("Gradients", ("input", "formula"), gradient)
+        body += table("Gradients", ("input", "formula"), gradient)
     else:
         body += "<p>Gradient: none declared; backward raises.</p>"
     for title, source in (
@@ -246,15 +295,15 @@ def _operator_html(facts: OperatorFacts, *, opened: bool) -> str:
         ("Gradient", facts.gradient),
     ):
         if source:
-            body += _details(title, code_html(source, "python"), opened=False)
-    return _details(f"Operator {facts.name}", body, opened=opened)
+            body += details(title, code_html(source, "python"), opened=False)
+    return details(f"Operator {facts.name}", body, opened=opened)
 
 
 def _function_html(facts: FunctionFacts) -> str:
-    body = f"<p><code>{_e(facts.signature)}</code></p>"
+    body = f"<p><code>{escaped(facts.signature)}</code></p>"
     if facts.guards:
-        body += _table("Guards before the kernel", ("argument", "guard"), facts.guards)
-    return _details(f"Function {facts.name}", body)
+        body += table("Guards before the kernel", ("argument", "guard"), facts.guards)
+    return details(f"Function {facts.name}", body)
 
 
 #: Columns of the gradcheck's table: what matters stands where a narrow page still shows it.
@@ -264,11 +313,13 @@ _PAIR_HEADS = (
 
 
 def _pair_row(check: GradcheckFacts, pair: PairFacts) -> tuple[str, ...]:
+    chosen = f" ({check.settings})" if check.settings else ""
+    order = "second order: " if check.order == 2 else ""
     return (
         verdict_text(pair.verdict) + (f" ({pair.code})" if pair.code else ""),
         pair.cause or "",
-        f"output {pair.output} by {pair.input}",
-        check.sample,
+        f"{order}output {pair.output} by {pair.input}",
+        check.sample + chosen,
         worst_text(pair),
         tolerance_text(pair),
         check.operator,
@@ -279,10 +330,32 @@ def _gradcheck_messages(check: GradcheckFacts) -> str:
     """Return what the table of pairs does not say."""
     text = ""
     if not check.pairs:
-        verdict = verdict_text(check.verdict)
-        text += f"<p>{_e(verdict)}: {_e(check.operator)} on {_e(check.sample)}. "
-        text += f"{_e(check.message)}</p>"
+        text += paragraph(f"{_check_title(check)}. {check.message}")
+    for pair in check.pairs:
+        head = f"{check.operator} on {check.sample}, output {pair.output} by {pair.input}"
+        if pair.jacobian is not None:
+            said = jacobian_text(pair)
+            picture = heat_map(_ratios(pair.jacobian), f"{said}. {_SCALE}")
+            body = paragraph(f"{said}. {_SCALE}") + picture
+            text += details(f"Jacobian error: {head}", body, opened=is_bad(pair.verdict))
+        if pair.curve is not None:
+            rows = _curve_rows(pair.curve)
+            heads = ("step", "gap to the formula", "gap to the extrapolation")
+            body = paragraph(curve_text(pair.curve)) + table("Error against step", heads, rows)
+            text += details(f"Error against step: {head}", body)
     return text
+
+
+_SCALE = (
+    "Rows are elements of the input, columns those of the output; white is no error, blue up to "
+    "what is allowed, orange to red beyond it"
+)
+
+
+def _ratios(facts: JacobianFacts) -> npt.NDArray[np.float64]:
+    with np.errstate(all="ignore"):
+        ratios = np.asarray(facts.difference, float) / np.asarray(facts.allowed, float)
+    return np.asarray(ratios.reshape(facts.rows, facts.columns))
 
 
 def _gradcheck_html(report: Report) -> str:
@@ -290,14 +363,14 @@ def _gradcheck_html(report: Report) -> str:
     rows = [_pair_row(check, pair) for check in checks for pair in check.pairs]
     messages = "".join(_gradcheck_messages(check) for check in checks)
     notes = dict.fromkeys(note for check in checks for note in check.notes)
-    messages += "".join(f"<p>Note: {_e(note)}</p>" for note in notes)
+    messages += "".join(f"<p>Note: {escaped(note)}</p>" for note in notes)
     worst = verdict_text(report.gradcheck_verdict)
-    table = _table("Gradcheck", _PAIR_HEADS, rows) if rows else ""
-    return _details(f"Gradcheck: {worst}", table + messages)
+    pairs = table("Gradcheck", _PAIR_HEADS, rows) if rows else ""
+    return details(f"Gradcheck: {worst}", pairs + messages)
 
 
 def _validation_html(report: Report) -> str:
-    table = _table(
+    rows = table(
         "Validation",
         ("argument", "dtype", "device", "layout", "answer", "operator"),
         (
@@ -305,37 +378,74 @@ def _validation_html(report: Report) -> str:
             for r in admitted_first(report.validation)
         ),
     )
-    lines = "".join(f"<p>{_e(line)}</p>" for line in validation_lines(report.validation))
-    body = lines + _details("Each combination", table, opened=False)
-    return _details(_validation_title(report).capitalize(), body)
+    lines = "".join(f"<p>{escaped(line)}</p>" for line in validation_lines(report.validation))
+    body = lines + details("Each combination", rows, opened=False)
+    return details(_validation_title(report).capitalize(), body)
+
+
+def _opcheck_html(report: Report) -> str:
+    parts = []
+    for facts in report.opcheck:
+        parts.append(paragraph(opcheck_text(facts)))
+        if facts.failures:
+            rows = [(f.test, f.code, f.variant, f.message) for f in facts.failures]
+            parts.append(table("What opcheck found", ("test", "code", "call", "message"), rows))
+        parts.append(paragraph(f"Tests: {', '.join(facts.tests)}"))
+        parts += [paragraph(f"Note: {note}") for note in facts.notes]
+    verdict = report.opcheck_verdict
+    title = f"Operator check (opcheck): {verdict_text(verdict)}"
+    return details(title, "".join(parts), opened=is_bad(verdict))
+
+
+def _timing_html(facts: TimingFacts) -> str:
+    body = table("Times", TIMING_HEADS, [timing_words(row) for row in facts.rows])
+    body += "".join(paragraph(f"Note: {note}") for note in facts.notes)
+    return details(_timing_title(facts).capitalize(), body)
 
 
 def _findings_html(findings: Sequence[Finding]) -> str:
     rows = [(f.level, f.message, f.check, f.operator) for f in findings]
-    return _details("Findings", _table("Findings", ("level", "message", "check", "operator"), rows))
+    return details("Findings", table("Findings", ("level", "message", "check", "operator"), rows))
 
 
-def _build_html(build: BuildFacts, steps: str) -> str:
+def _build_html(report: Report) -> str:
+    build = report.build
     how = "found in the cache" if build.cached else "built"
     rows = [
         ("result", how),
         ("time to build", f"{build.seconds:.3f} s"),
         ("ready after", f"{build.ready_seconds:.3f} s"),
-        ("steps", steps),
+        ("steps", _steps(report)),
         ("headers", build.rung),
         ("library", build.library),
         ("key", build.key),
     ]
-    body = _table("Build", ("fact", "value"), rows)
+    body = table("Build", ("fact", "value"), rows)
     if build.diagnostics:
-        body += _table(
+        body += table(
             "Compiler messages",
             ("level", "line", "message"),
             [(d.level, str(d.line), _diagnostic(d)) for d in build.diagnostics],
         )
-    body += _details(
-        "Commands", _pre("\n".join(shlex.join(c) for c in build.commands)), opened=False
-    )
+    if build.inputs:
+        clear = table("What the key is made of", ("part", "value"), build.inputs)
+        body += details("Cache key in clear", clear, opened=False)
+    body += details("Commands", pre("\n".join(shlex.join(c) for c in build.commands)), opened=False)
     if build.log.strip():
-        body += _details("Compiler output", _pre(build.log), opened=False)
-    return _details(f"Build: {how}", body, opened=False)
+        body += details("Compiler output", pre(build.log), opened=False)
+    if report.listing is not None:
+        body += _listing_html(report.listing)
+    return details(f"Build: {how}", body, opened=report.listing is not None)
+
+
+def _listing_html(facts: ListingFacts) -> str:
+    body = ""
+    if facts.remarks:
+        rows = [(str(d.line), _diagnostic(d), (d.source_line or "").strip()) for d in facts.remarks]
+        body += table("Remarks of the optimiser", ("line", "remark", "source"), rows)
+    for function, part in _by_function(facts):
+        text = "\n".join(map(_instruction_text, part))
+        body += details(f"Machine code of {function}", pre(text), opened=False)
+    if facts.command:
+        body += f"<p>Command <code>{escaped(facts.command)}</code></p>"
+    return body + "".join(paragraph(f"Note: {note}") for note in facts.notes)

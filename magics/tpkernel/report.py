@@ -10,16 +10,33 @@ import dataclasses
 import math
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from tpkernel.facts import (
+    BuildFacts,
+    DiagnosticFacts,
+    Finding,
+    FunctionFacts,
+    GradcheckFacts,
+    GradcheckSettings,
+    ListingFacts,
+    OpcheckFacts,
+    OperatorFacts,
+    PairFacts,
+    TimingFacts,
+    ValidationRow,
+)
 from tpkernel.summary import (
+    SECTIONS,
     admitted_first,
     headlines,
+    opcheck_text,
     opening,
     problems,
+    timing_words,
     tolerance_text,
     validation_lines,
     worst_text,
@@ -42,182 +59,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class DiagnosticFacts:
-    """One message of the compiler, at the cell's own line."""
-
-    line: int
-    column: int | None
-    level: str
-    message: str
-    source_line: str | None = None
-    fix: str | None = None
-
-
-@dataclass(frozen=True)
-class BuildFacts:
-    """How the library came to be.
-
-    Attributes
-    ----------
-    cached
-        Found, not built by this run.
-    seconds
-        Time of the build that made it.
-    ready_seconds
-        Time from the cell's start until the kernels could be called.
-    once_seconds
-        Part of `ready_seconds`, and not of `seconds`, that made what all cells share, once per
-        compiler and kind of header.
-    """
-
-    key: str
-    folder: str
-    library: str
-    cached: bool
-    seconds: float
-    ready_seconds: float
-    rung: str
-    commands: tuple[tuple[str, ...], ...]
-    diagnostics: tuple[DiagnosticFacts, ...]
-    log: str
-    once_seconds: float = 0.0
-
-    @property
-    def how(self) -> str:
-        """How the library came to be, in a few words."""
-        if self.cached:
-            return "from cache"
-        text = f"built in {self.seconds:.2f} s"
-        if self.once_seconds:
-            text += f" after {self.once_seconds:.2f} s, once, for what all cells share"
-        return text
-
-
-@dataclass(frozen=True)
-class OperatorFacts:
-    """An operator: declaration, guards, and the source made from them."""
-
-    name: str
-    schema: str
-    kernel: str
-    origin: str
-    doc: str
-    guards: tuple[tuple[str, str], ...]
-    wrapper: str
-    fake: str
-    gradient: str
-    derivatives: tuple[tuple[str, str], ...]
-    helper: bool
-
-
-@dataclass(frozen=True)
-class FunctionFacts:
-    """A plain kernel: signature and guards."""
-
-    name: str
-    signature: str
-    guards: tuple[tuple[str, str], ...]
-    line: int
-
-
-@dataclass(frozen=True)
-class ValidationRow:
-    """What one operator says to one argument of one dtype, device and layout.
-
-    Attributes
-    ----------
-    admitted
-        The call returned.
-    message
-        The error of a call that did not.
-    declared
-        What the declaration says: True, False, or None where it says nothing.
-    """
-
-    operator: str
-    argument: str
-    dtype: str
-    device: str
-    layout: str
-    admitted: bool
-    message: str
-    declared: bool | None = None
-
-    @property
-    def verdict(self) -> str:
-        """``"ok"`` where the operator does what its declaration says, else ``"wrong"``."""
-        return "ok" if self.declared in (None, self.admitted) else "wrong"
-
-    @property
-    def answer(self) -> str:
-        """The row's outcome in words."""
-        if self.verdict == "ok":
-            return "✔ admitted" if self.admitted else f"✘ refused. {self.message}"
-        said = "admits" if self.declared else "refuses"
-        got = f". {self.message}" if self.message else ", and the call returned"
-        return f"{verdict_text('wrong')}: the declaration {said} it{got}"
-
-
-@dataclass(frozen=True)
-class PairFacts:
-    """One output against one input in a gradcheck.
-
-    Attributes
-    ----------
-    step, atol, rtol
-        What the differences were taken with; None where it did not come to that.
-    worst
-        The worst element: indices, and numbers, which are text where they are not finite.
-    """
-
-    output: int
-    input: str
-    verdict: str
-    code: str | None
-    message: str
-    cause: str | None
-    step: float | None
-    atol: float | None
-    rtol: float | None
-    worst: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True)
-class GradcheckFacts:
-    """A gradcheck of one operator on one sample."""
-
-    operator: str
-    sample: str
-    verdict: str
-    message: str
-    pairs: tuple[PairFacts, ...]
-    seconds: float
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something a check met that has no place in its table: a crash, a hang, a failed sample.
-
-    Attributes
-    ----------
-    signal
-        Name of the signal that ended the worker.
-    code
-        What kind of mistake it is, for programs: ``"crash"``, ``"hang"``, ``"writes_outside"``,
-        ``"writes_input"``, ``"not_written"``, ``"reads_output"``, ``"reads_outside"``,
-        ``"misnamed_backward"`` and so on; empty where the message is all there is.
-    """
-
-    check: str
-    operator: str
-    level: Literal["error", "warning", "note"]
-    message: str
-    signal: str | None = None
-    code: str = ""
-
-
 @dataclass(frozen=True, repr=False)
 class Report:
     """Everything about one run of a cell.
@@ -228,7 +69,15 @@ class Report:
         The cell's name, such as ``In[5]``.
     bound
         Names that the run bound.
+    gradcheck
+        Of the gradient, then those of second order.
+    opcheck
+        What operators do other than they declare.
     timing
+        Times across sizes, where they were asked for.
+    listing
+        What the compiler made of the kernels, where it was asked for.
+    steps
         Seconds of each step from the text to the loaded kernels.
     notes
         Sentences for the person.
@@ -246,7 +95,10 @@ class Report:
     gradcheck: tuple[GradcheckFacts, ...] = ()
     validation: tuple[ValidationRow, ...] = ()
     findings: tuple[Finding, ...] = ()
-    timing: Mapping[str, float] = field(default_factory=dict)
+    opcheck: tuple[OpcheckFacts, ...] = ()
+    timing: tuple[TimingFacts, ...] = ()
+    listing: ListingFacts | None = None
+    steps: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     module: Any = field(default=None, compare=False, repr=False, metadata={"plain": False})
     origin: Any = field(default=None, compare=False, repr=False, metadata={"plain": False})
@@ -254,7 +106,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """No gradcheck failed, every operator does as declared, and no finding is an error."""
-        verdicts = (self.gradcheck_verdict, self.validation_verdict)
+        verdicts = (self.gradcheck_verdict, self.validation_verdict, self.opcheck_verdict)
         return not any(map(is_bad, verdicts)) and not any(f.level == "error" for f in self.findings)
 
     @property
@@ -276,6 +128,165 @@ class Report:
     def validation_verdict(self) -> str:
         """``"ok"`` where admitted is what is declared, else ``"wrong"``; empty without rows."""
         return worst_verdict(r.verdict for r in self.validation)
+
+    @property
+    def opcheck_verdict(self) -> str:
+        """``"ok"`` where all operators do as they declare, else ``"wrong"``; empty if not run."""
+        return worst_verdict(o.verdict for o in self.opcheck)
+
+    # -- more of it ---------------------------------------------------------------------------
+
+    def with_gradcheck(
+        self,
+        operator: str = "",
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        dtype: str | None = None,
+        seed: int = 0,
+        step: float | None = None,
+        atol: float | None = None,
+        rtol: float | None = None,
+        mode: str = "reverse",
+        fast: bool = False,
+        inputs: Sequence[str] = (),
+        order: int = 1,
+        curve: bool = False,
+        budget: float = 60.0,
+    ) -> Report:
+        """Run the gradcheck again with other settings, in the check worker.
+
+        Parameters
+        ----------
+        operator
+            Its name; empty for all of the cell.
+        shapes
+            Shape per tensor argument; the others follow from the declared relations.
+        dtype
+            Of the checked inputs; None for the widest that is admitted.
+        seed
+            Of the values.
+        step, atol, rtol
+            Of the differences; None for those of the dtype.
+        mode
+            ``"reverse"``, ``"forward"`` or ``"both"``: which derivatives are compared.
+        fast
+            Compare one random combination of elements first.
+        inputs
+            The inputs to check; empty for all.
+        order
+            2 for derivatives of the derivatives.
+        curve
+            Take the differences at many steps, too.
+        budget
+            Seconds; then the worker is ended, and that is a finding.
+
+        Returns
+        -------
+        Report
+            With the results in place of those of the same operators and order.
+
+        Raises
+        ------
+        ValueError
+            The operator does not have what was chosen.
+        RuntimeError
+            The report was not made by a build of this session.
+        """
+        settings: Any = GradcheckSettings(
+            operator,
+            {name: tuple(shape) for name, shape in (shapes or {}).items()},
+            dtype, seed, step, atol, rtol, mode, fast, tuple(inputs), order, curve,  # type: ignore[arg-type]
+        )  # fmt: skip
+        from tpkernel.jobs import GradcheckJob
+
+        return self._with(GradcheckJob(settings), budget)
+
+    def with_opcheck(self, *, seed: int = 0, budget: float = 60.0) -> Report:
+        """Run `tensorplay.library.opcheck` on the cell's operators, in the check worker.
+
+        Returns
+        -------
+        Report
+            With what was found.
+        """
+        from tpkernel.jobs import OpcheckJob
+
+        return self._with(OpcheckJob(seed), budget)
+
+    def with_timing(
+        self,
+        operator: str = "",
+        *,
+        sizes: Sequence[int | Mapping[str, Sequence[int]]] | None = None,
+        dtype: str | None = None,
+        reference: str | Callable[..., Any] | None = None,
+        seed: int = 0,
+        budget: float = 60.0,
+    ) -> Report:
+        """Time the cell's operators across sizes, in the check worker.
+
+        Parameters
+        ----------
+        operator
+            Its name; empty for all of the cell.
+        sizes
+            Elements of the largest tensor, or a shape per argument; None for 1,000 to 4,000,000.
+        dtype
+            None for the widest that is admitted.
+        reference
+            What to compare with: an expression in tensor operations and the operator's arguments
+            (``"log(1 + exp(x))"``), ``"module:function"`` (``"numpy:tanh"``), or a function of a
+            module. Functions of TensorPlay and torch get tensors of theirs, all others NumPy
+            arrays. None for that of the front matter, if there is one.
+        seed
+            Of the values.
+        budget
+            Seconds; then the worker is ended, and that is a finding.
+
+        Returns
+        -------
+        Report
+            With the times.
+
+        Raises
+        ------
+        ValueError
+            The operator does not have what was chosen, or the reference cannot be sent.
+        RuntimeError
+            The report was not made by a build of this session.
+        """
+        from tpkernel.jobs import TimingJob
+        from tpkernel.timing import DEFAULT_ELEMENTS
+
+        wanted = tuple(
+            size if isinstance(size, int) else {n: tuple(s) for n, s in size.items()}
+            for size in (DEFAULT_ELEMENTS if sizes is None else sizes)
+        )
+        return self._with(TimingJob(operator, wanted, dtype, reference, seed), budget)
+
+    def with_listing(self) -> Report:
+        """Add the optimiser's remarks and the kernels' machine code, at the cell's lines.
+
+        Returns
+        -------
+        Report
+            With the listing.
+
+        Raises
+        ------
+        RuntimeError
+            The report was not made by a build of this session.
+        """
+        from tpkernel.listing import listing_of
+
+        return dataclasses.replace(self, listing=listing_of(self))
+
+    def _with(self, job: Any, budget: float) -> Report:
+        from tpkernel.jobs import run_job, with_job
+
+        return with_job(self, job, run_job(self, job, budget=budget))
+
+    # -- written ------------------------------------------------------------------------------
 
     def export(
         self, folder: str | os.PathLike[str], *, name: str | None = None, overwrite: bool = False
@@ -321,7 +332,7 @@ class Report:
         plain: dict[str, Any] = _plain(self)
         plain["title"] = self.title
         plain["ok"] = self.ok
-        for part in ("gradcheck", "validation"):
+        for part in ("gradcheck", "validation", "opcheck"):
             verdict = getattr(self, f"{part}_verdict")
             plain[f"{part}_verdict"] = verdict
             plain[f"{part}_words"] = verdict_text(verdict) if verdict else ""
@@ -331,6 +342,12 @@ class Report:
                 shown["words"] = verdict_text(pair.verdict)
                 shown["worst_text"] = worst_text(pair)
                 shown["tolerance_text"] = tolerance_text(pair)
+        for table, facts in zip(self.timing, plain["timing"], strict=True):
+            for row, shown in zip(table.rows, facts["rows"], strict=True):
+                shown["words"] = list(timing_words(row))
+        for found, facts in zip(self.opcheck, plain["opcheck"], strict=True):
+            facts["words"] = opcheck_text(found)
+        plain["sections"] = list(SECTIONS)
         plain["opening"] = opening(self)
         plain["problems"] = _plain(problems(self))
         plain["validation_lines"] = validation_lines(self.validation)
@@ -374,6 +391,8 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
+    if isinstance(value, complex):
+        return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     return value

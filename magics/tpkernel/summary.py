@@ -6,6 +6,7 @@ report's plain data. Numbers are spelled by :func:`number_text` in all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,24 +14,39 @@ from typing import TYPE_CHECKING
 from tpkernel.verdicts import is_bad, verdict_text
 
 if TYPE_CHECKING:
-    from tpkernel.report import Finding, GradcheckFacts, PairFacts, Report, ValidationRow
+    from tpkernel.facts import (
+        Finding,
+        GradcheckFacts,
+        OpcheckFacts,
+        PairFacts,
+        StepCurve,
+        TimingRow,
+        ValidationRow,
+    )
+    from tpkernel.report import Report
 
 __all__ = [
     "SECTIONS",
+    "TIMING_HEADS",
     "Problem",
     "admitted_first",
+    "curve_text",
     "finding_text",
     "headlines",
+    "jacobian_text",
     "number_text",
+    "opcheck_text",
     "opening",
     "problems",
+    "time_text",
+    "timing_words",
     "tolerance_text",
     "validation_lines",
     "worst_text",
 ]
 
 #: Sections of a report, as tabs of the widget.
-SECTIONS = ("Operator", "Gradcheck", "Validation", "Findings", "Build")
+SECTIONS = ("Operator", "Gradcheck", "Validation", "Timing", "Findings", "Build")
 
 # What the title says of a finding, by its code.
 _HEADLINES = {
@@ -82,6 +98,8 @@ def headlines(report: Report) -> list[str]:
         code = next((p.code for g in report.gradcheck for p in g.pairs if p.verdict == verdict), "")
         plain = f"gradcheck {verdict.replace('_', ' ')}"
         words[_PAIR_CODES.get(code or "", plain)] = None
+    if is_bad(report.opcheck_verdict):
+        words["opcheck failed"] = None
     if is_bad(report.validation_verdict):
         words[f"validation {report.validation_verdict}"] = None
     return list(words)
@@ -93,7 +111,7 @@ def opening(report: Report) -> str:
 
 
 def problems(report: Report) -> list[Problem]:
-    """Return what is wrong: errors of findings, pairs of the gradcheck, validation, warnings."""
+    """Return what is wrong: errors of findings, the gradcheck, validation, opcheck; warnings."""
     found = [
         Problem("Findings", "error", f"✘ {finding_text(f)}")
         for f in report.findings
@@ -106,6 +124,11 @@ def problems(report: Report) -> list[Problem]:
     found += [Problem(section, "error", f"✘ {finding_text(f)}") for f in said]
     if rows and not said:
         found += [Problem("Validation", "error", f"{_row_head(r)}: {r.answer}") for r in rows]
+    found += [
+        Problem("Operator", "error", f"{verdict_text('wrong')}: {opcheck_text(o)}")
+        for o in report.opcheck
+        if o.failures
+    ]
     found += [
         Problem("Findings", "warning", f"! {finding_text(f)}")
         for f in report.findings
@@ -123,14 +146,25 @@ def _gradcheck_problems(checks: Sequence[GradcheckFacts]) -> list[Problem]:
     for check in checks:
         bad = [p for p in check.pairs if is_bad(p.verdict)]
         for p in bad:
-            key = (check.operator, str(p.output), p.input, p.verdict, p.code or "")
+            key = (
+                check.operator,
+                str(check.order),
+                str(p.output),
+                p.input,
+                p.verdict,
+                p.code or "",
+            )
             groups.setdefault(key, []).append((check, p))
         if not bad and is_bad(check.verdict):
-            groups.setdefault((check.operator, check.verdict), []).append((check, None))
+            groups.setdefault((check.operator, str(check.order), check.verdict), []).append(
+                (check, None)
+            )
     made = []
     for members in groups.values():
         check, pair = members[0]
         where = f"{check.operator} on {check.sample}"
+        if check.order == 2:
+            where = f"second order of {where}"
         if len(members) > 1:
             others = len(members) - 1
             where += f" and {others} more sample{'s' if others > 1 else ''}"
@@ -193,6 +227,88 @@ def worst_text(pair: PairFacts) -> str:
         f"difference {number_text(worst['difference'])}, "
         f"tolerance {number_text(worst['tolerance'])}"
     )
+
+
+def jacobian_text(pair: PairFacts) -> str:
+    """Say in a sentence what the heat map of a pair shows, or nothing."""
+    facts = pair.jacobian
+    if facts is None:
+        return ""
+    size = f"{math.prod(facts.input_shape)} × {math.prod(facts.output_shape) * facts.parts}"
+    over = sum(not d <= a for d, a in zip(facts.difference, facts.allowed, strict=True))
+    finite = [d for d in facts.difference if math.isfinite(d)]
+    largest = number_text(max(finite)) if len(finite) == len(facts.difference) else "not finite"
+    text = f"Jacobian {size}, input by output: largest error {largest}, "
+    if facts.places:
+        text += f"in {over} of {len(facts.difference)} blocks above what is allowed"
+    else:
+        text += f"{over} of {len(facts.difference)} elements above what is allowed"
+    return text
+
+
+def curve_text(curve: StepCurve) -> str:
+    """Say in a sentence where rounding ends and truncation begins."""
+    gaps = [g for g in curve.reference_gap if math.isfinite(g)]
+    if not gaps:
+        return "the differences are not finite at any step"
+    lowest = min(gaps)
+    best = curve.steps[curve.reference_gap.index(lowest)]
+    text = f"smallest error {number_text(lowest)} at step {number_text(best)}; "
+    if curve.meeting is None:
+        text += "rounding and truncation do not both show"
+    else:
+        text += f"rounding and truncation meet at step {number_text(curve.meeting)}"
+    if curve.used is not None:
+        text += f"; the check used {number_text(curve.used)}"
+    return text
+
+
+# -- opcheck, timing ------------------------------------------------------------------------------
+
+
+def opcheck_text(facts: OpcheckFacts) -> str:
+    """Say in a line what opcheck found."""
+    where = f"opcheck of {facts.operator} on {facts.sample}"
+    if not facts.failures:
+        return f"{where}: the operator does what it declares"
+    said = "; ".join(
+        f"{f.test} [{f.code}]"
+        + (f" on the {f.variant} call" if f.variant else "")
+        + f": {f.message}"
+        for f in facts.failures
+    )
+    return f"{where}: {said}"
+
+
+#: Columns of the table of times.
+TIMING_HEADS = (
+    "sizes", "time", "median", "bandwidth", "copying as much", "of the limit", "reference",
+    "speed-up", "largest difference",
+)  # fmt: skip
+
+
+def timing_words(row: TimingRow) -> tuple[str, ...]:
+    """Return a row of times as the cells of a table, in the order of :data:`TIMING_HEADS`."""
+    other = row.reference
+    return (
+        row.sizes,
+        time_text(row.seconds),
+        time_text(row.median),
+        f"{row.bandwidth / 1e9:.3g} GB/s",
+        time_text(row.limit),
+        f"{100 * row.limit / row.seconds:.0f} %",
+        "" if other is None else time_text(other),
+        "" if other is None else f"{other / row.seconds:.2f} ×",
+        "" if row.gap is None else number_text(row.gap),
+    )
+
+
+def time_text(seconds: float) -> str:
+    """Spell a time in the unit that suits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
 
 
 # -- validation -----------------------------------------------------------------------------------

@@ -504,7 +504,7 @@ def test_any_exception_of_a_build_blocks_the_old_name(
 ):
     shell.kernel("int64_t seven() { return 7; }")
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "_compile", Mock(side_effect=problem))
+        patch.setattr(pipeline, "compile_cell", Mock(side_effect=problem))
         assert type(shell.kernel("int64_t seven() { return 8; }").error) is type(problem)
     refused = shell.run("seven()").error
     assert isinstance(refused, StaleKernelError)

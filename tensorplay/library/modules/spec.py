@@ -233,6 +233,8 @@ class OperatorSpec:
     callables
         Python functions that take part, as ``"package.module:function"``, by what they are:
         ``autograd``, ``setup_context`` and ``fake``.
+    reference
+        What its times are compared with: an expression, or ``"module:function"``; empty for none.
     """
 
     name: str
@@ -250,6 +252,7 @@ class OperatorSpec:
     line: int
     origin: str
     callables: Mapping[str, str] = field(default_factory=dict)
+    reference: str = ""
 
     @property
     def namespace(self) -> str:
