@@ -12,6 +12,7 @@
 #pragma once
 
 #include <tensorplay/guard.h>
+#include <tensorplay/parallel.h>
 
 #include <cmath>
 
