@@ -1,4 +1,5 @@
 // The module `tensorplay._native._core`.
+#include "launch.h"
 #include "layout.h"
 
 namespace {
@@ -31,6 +32,10 @@ PyMethodDef methods[] = {
      "Address of the allocator, as the engine's environment takes it."},
     {"live_allocations", count_live, METH_NOARGS,
      "How many tensors of the allocator are not freed."},
+    {"set_threads", set_threads, METH_O, "How many threads run the compiler's kernels from now on."},
+    {"threads", get_threads, METH_NOARGS, "How many threads run the compiler's kernels."},
+    {"kept_memory", memory_kept, METH_O,
+     "Bytes of freed results that are kept for new ones; a true argument gives them back."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -45,7 +50,8 @@ PyMODINIT_FUNC PyInit__core() {
   PyObject* module = PyModule_Create(&definition);
   if (module == nullptr) return nullptr;
   PyObject* capsule = PyCapsule_New(&table, "dlpack_exchange_api", nullptr);
-  if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) || capsule == nullptr ||
+  if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
+      !prepare_launch(module) || capsule == nullptr ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);
     Py_DECREF(module);

@@ -1,0 +1,32 @@
+// What calls of the compiler's kernels need: threads and memory.
+#pragma once
+
+#include "native.h"
+
+typedef struct _PyArray_Descr PyArray_Descr;
+
+namespace tensorplay {
+
+// threads.cpp: call `run(context, i)` for all i below `tasks`, in this thread and, unless another call
+// has them, in those that wait for work. Needs no interpreter. Results must not depend on who runs what.
+void run_in_threads(void (*run)(void*, int64_t), void* context, int64_t tasks);
+int thread_count();
+void set_thread_count(int count);
+
+// Memory of this thread, for as long as its call lasts; aligned to 64 bytes.
+void* thread_memory(size_t bytes);
+
+// memory.cpp: an uninitialised array in C order; steals the reference to the type. Large ones are
+// made of memory that is kept when they are freed, so that its pages are there already.
+PyObject* new_array(int dims, const Py_ssize_t* sizes, PyArray_Descr* type);
+bool prepare_memory();
+size_t kept_bytes();
+void drop_kept();
+
+// launch.cpp: the type `LoopCall`, and functions of the module.
+bool prepare_launch(PyObject* module);
+PyObject* set_threads(PyObject* module, PyObject* count);
+PyObject* get_threads(PyObject* module, PyObject* none);
+PyObject* memory_kept(PyObject* module, PyObject* drop);
+
+}  // namespace tensorplay

@@ -1,0 +1,176 @@
+// Memory of large arrays. A fresh block of 16 MiB costs thousands of page faults when it is first
+// written, longer than many a kernel runs; blocks that were freed are kept, up to a limit, and blocks
+// are of huge pages where the system has them.
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#include "launch.h"
+
+#include <numpy/arrayobject.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+namespace tensorplay {
+
+namespace {
+
+constexpr size_t kLarge = size_t{1} << 18;
+constexpr size_t kHuge = size_t{1} << 21;
+constexpr size_t kMostKept = size_t{1} << 28;
+
+struct Block {
+  void* at;
+  size_t size;
+};
+
+std::vector<Block>* blocks = new std::vector<Block>;  // the last one freed at the end
+std::mutex* blocks_mutex = new std::mutex;
+std::unordered_map<void*, size_t>* live = new std::unordered_map<void*, size_t>;
+size_t kept = 0;
+
+size_t rounded(size_t bytes) {
+  size_t unit = bytes >= kHuge ? kHuge : size_t{1} << 12;
+  bytes = bytes > 0 ? bytes : 1;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+void* fresh(size_t size) {
+#ifdef __linux__
+  // Aligned to the size of huge pages: more is mapped, and what is over is given back.
+  size_t over = size >= kHuge ? kHuge : 0;
+  void* found = mmap(nullptr, size + over, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED) return nullptr;
+  if (over == 0) return found;
+  auto at = reinterpret_cast<uintptr_t>(found);
+  uintptr_t start = (at + kHuge - 1) / kHuge * kHuge;
+  if (start > at) munmap(found, start - at);
+  if (at + over > start) munmap(reinterpret_cast<void*>(start + size), at + over - start);
+  madvise(reinterpret_cast<void*>(start), size, MADV_HUGEPAGE);
+  return reinterpret_cast<void*>(start);
+#else
+  return std::malloc(size);
+#endif
+}
+
+void give_back(void* at, size_t size) {
+#ifdef __linux__
+  munmap(at, size);
+#else
+  (void)size;
+  std::free(at);
+#endif
+}
+
+void* take(void*, size_t bytes) {
+  size_t size = rounded(bytes);
+  {
+    std::lock_guard<std::mutex> guard(*blocks_mutex);
+    for (size_t i = blocks->size(); i-- > 0;) {
+      if ((*blocks)[i].size != size) continue;
+      void* at = (*blocks)[i].at;
+      blocks->erase(blocks->begin() + static_cast<std::ptrdiff_t>(i));
+      kept -= size;
+      (*live)[at] = size;
+      return at;
+    }
+  }
+  void* at = fresh(size);
+  if (at != nullptr) {
+    std::lock_guard<std::mutex> guard(*blocks_mutex);
+    (*live)[at] = size;
+  }
+  return at;
+}
+
+void release(void*, void* at, size_t) {
+  if (at == nullptr) return;
+  std::vector<Block> old;
+  {
+    std::lock_guard<std::mutex> guard(*blocks_mutex);
+    size_t size = (*live)[at];
+    live->erase(at);
+    blocks->push_back({at, size});
+    kept += size;
+    size_t drop = 0;
+    while (kept > kMostKept && drop < blocks->size()) kept -= (*blocks)[drop++].size;
+    old.assign(blocks->begin(), blocks->begin() + static_cast<std::ptrdiff_t>(drop));
+    blocks->erase(blocks->begin(), blocks->begin() + static_cast<std::ptrdiff_t>(drop));
+  }
+  for (const Block& block : old) give_back(block.at, block.size);
+}
+
+void* take_zeroed(void* context, size_t count, size_t each) {
+  void* at = take(context, count * each);
+  if (at != nullptr) std::memset(at, 0, count * each);
+  return at;
+}
+
+void* take_again(void* context, void* at, size_t bytes) {
+  size_t before = 0;
+  {
+    std::lock_guard<std::mutex> guard(*blocks_mutex);
+    auto found = live->find(at);
+    if (found != live->end()) before = found->second;
+  }
+  if (rounded(bytes) == before) return at;
+  void* other = take(context, bytes);
+  if (other != nullptr && at != nullptr) {
+    std::memcpy(other, at, before < bytes ? before : bytes);
+    release(context, at, before);
+  }
+  return other;
+}
+
+PyDataMem_Handler handler = {
+    "tensorplay_kept", 1, {nullptr, take, take_zeroed, take_again, release}};
+PyObject* handler_capsule = nullptr;
+
+}  // namespace
+
+PyObject* new_array(int dims, const Py_ssize_t* sizes, PyArray_Descr* type) {
+  size_t bytes = static_cast<size_t>(PyDataType_ELSIZE(type));
+  for (int d = 0; d < dims; ++d) bytes *= static_cast<size_t>(sizes[d]);
+  if (bytes < kLarge) return PyArray_Empty(dims, sizes, type, 0);
+  PyObject* before = PyDataMem_SetHandler(handler_capsule);
+  if (before == nullptr) {
+    Py_DECREF(type);
+    return nullptr;
+  }
+  PyObject* array = PyArray_Empty(dims, sizes, type, 0);
+  PyObject *kind, *error, *traceback;
+  PyErr_Fetch(&kind, &error, &traceback);
+  PyObject* ours = PyDataMem_SetHandler(before);
+  Py_DECREF(before);
+  Py_XDECREF(ours);
+  PyErr_Restore(kind, error, traceback);
+  return array;
+}
+
+size_t kept_bytes() {
+  std::lock_guard<std::mutex> guard(*blocks_mutex);
+  return kept;
+}
+
+void drop_kept() {
+  std::vector<Block> old;
+  {
+    std::lock_guard<std::mutex> guard(*blocks_mutex);
+    old.swap(*blocks);
+    kept = 0;
+  }
+  for (const Block& block : old) give_back(block.at, block.size);
+}
+
+bool prepare_memory() {
+  if (PyArray_ImportNumPyAPI() < 0) return false;
+  handler_capsule = PyCapsule_New(&handler, "mem_handler", nullptr);
+  return handler_capsule != nullptr;
+}
+
+}  // namespace tensorplay

@@ -1,0 +1,195 @@
+// Threads that wait for work, started once. A thread that has just worked looks for more for some
+// microseconds before it sleeps: kernels follow each other closely, and waking costs that much.
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include "launch.h"
+
+namespace tensorplay {
+
+namespace {
+
+constexpr int kSpins = 4000;  // some tens of microseconds
+
+inline void pause_briefly() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) && defined(__GNUC__)
+  asm volatile("yield");
+#endif
+}
+
+class Pool {
+ public:
+  explicit Pool(int helpers) {
+    for (int i = 0; i < helpers; ++i) std::thread(&Pool::wait_and_work, this).detach();
+  }
+
+  // Returns false if another call has the threads.
+  bool run(void (*function)(void*, int64_t), void* context, int64_t tasks) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return false;
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      function_ = function;
+      context_ = context;
+      tasks_ = tasks;
+      next_.store(0, std::memory_order_relaxed);
+      open_ = true;
+      round_.fetch_add(1, std::memory_order_release);
+    }
+    if (sleeping_.load(std::memory_order_acquire) > 0) wake_.notify_all();
+    work();
+    std::unique_lock<std::mutex> lock(mutex_);
+    open_ = false;
+    while (active_.load(std::memory_order_acquire) > 0) {
+      lock.unlock();
+      for (int i = 0; i < kSpins && active_.load(std::memory_order_acquire) > 0; ++i) {
+        pause_briefly();
+      }
+      if (active_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
+      lock.lock();
+    }
+    lock.unlock();
+    busy_.store(false, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  void work() {
+    for (;;) {
+      int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
+      if (i >= tasks_) return;
+      function_(context_, i);
+    }
+  }
+
+  void wait_and_work() {
+    uint64_t seen = 0;
+    for (;;) {
+      int spins = 0;
+      while (round_.load(std::memory_order_acquire) == seen && spins < kSpins) {
+        ++spins;
+        pause_briefly();
+      }
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (round_.load(std::memory_order_relaxed) == seen) {
+        sleeping_.fetch_add(1);
+        wake_.wait(lock, [&] { return round_.load(std::memory_order_relaxed) != seen; });
+        sleeping_.fetch_sub(1);
+      }
+      seen = round_.load(std::memory_order_relaxed);
+      if (!open_) continue;  // the others have done it all
+      active_.fetch_add(1);
+      lock.unlock();
+      work();
+      active_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<bool> busy_{false};
+  std::atomic<uint64_t> round_{0};
+  std::atomic<int64_t> next_{0};
+  std::atomic<int> active_{0};
+  std::atomic<int> sleeping_{0};
+  bool open_ = false;
+  void (*function_)(void*, int64_t) = nullptr;
+  void* context_ = nullptr;
+  int64_t tasks_ = 0;
+};
+
+// Never destroyed: its threads wait in it until the process ends. A forked child has none of them
+// and makes a pool of its own.
+std::atomic<Pool*> pool{nullptr};
+std::mutex* pool_mutex = new std::mutex;
+std::atomic<int> wanted{0};
+
+void forget_pool() {
+  pool.store(nullptr);
+  pool_mutex = new std::mutex;
+}
+
+int processors() {
+  for (const char* name : {"TENSORPLAY_NUM_THREADS", "OMP_NUM_THREADS"}) {
+    const char* text = std::getenv(name);
+    int count = text != nullptr ? std::atoi(text) : 0;
+    if (count > 0) return count;
+  }
+#ifdef __linux__
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
+#endif
+  int count = static_cast<int>(std::thread::hardware_concurrency());
+  return count > 0 ? count : 1;
+}
+
+Pool* the_pool() {
+  Pool* found = pool.load(std::memory_order_acquire);
+  if (found != nullptr) return found;
+  std::lock_guard<std::mutex> guard(*pool_mutex);
+  found = pool.load();
+  if (found == nullptr) {
+#ifndef _WIN32
+    static bool watching = pthread_atfork(nullptr, nullptr, forget_pool) == 0;
+    (void)watching;
+#endif
+    found = new Pool(thread_count() - 1);
+    pool.store(found, std::memory_order_release);
+  }
+  return found;
+}
+
+}  // namespace
+
+int thread_count() {
+  int count = wanted.load();
+  if (count == 0) {
+    count = processors();
+    wanted.store(count);
+  }
+  return count;
+}
+
+void set_thread_count(int count) {
+  std::lock_guard<std::mutex> guard(*pool_mutex);
+  wanted.store(count);
+  pool.store(nullptr);  // threads of the old one sleep on
+}
+
+void run_in_threads(void (*run)(void*, int64_t), void* context, int64_t tasks) {
+  if (thread_count() > 1 && tasks > 1 && the_pool()->run(run, context, tasks)) return;
+  for (int64_t i = 0; i < tasks; ++i) run(context, i);
+}
+
+void* thread_memory(size_t bytes) {
+  struct Memory {
+    char* at = nullptr;
+    size_t size = 0;
+    ~Memory() { delete[] at; }
+  };
+  thread_local Memory memory;
+  if (memory.size < bytes + 64) {
+    delete[] memory.at;
+    memory.at = nullptr;
+    memory.at = new char[bytes + 64];
+    memory.size = bytes + 64;
+  }
+  auto address = reinterpret_cast<uintptr_t>(memory.at);
+  return memory.at + (64 - address % 64) % 64;
+}
+
+}  // namespace tensorplay
