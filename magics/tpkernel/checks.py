@@ -124,8 +124,6 @@ def run_checks(
             )
             if "memory" in checks:
                 yield from watch.take()
-        if "opcheck" in checks and not wrong:
-            yield from opchecks(operator, definition, samples[0], progress)
             if not wrong:
                 dtypes = preferred_dtypes(operator)
                 yield from check_layouts(operator, definition, samples[-1], dtypes, progress)
@@ -138,6 +136,8 @@ def run_checks(
                     lambda: fresh_kernels(spec, library),
                     progress,
                 )
+        if "opcheck" in checks and not wrong:
+            yield from opchecks(operator, definition, samples[0], progress)
 
 
 # -- validation -----------------------------------------------------------------------------------

@@ -328,11 +328,8 @@ class GradcheckSettings:
     curve: bool = False
 
     def text(self) -> str:
-        """Return what differs from the defaults, in words."""
-        parts = [f"{name} {tuple(shape)}" for name, shape in self.shapes.items()]
-        if self.dtype:
-            parts.append(self.dtype)
-        parts.append(f"seed {self.seed}")
+        """Return what differs from the defaults and is not said by the sample, in words."""
+        parts = [f"seed {self.seed}"]
         named = (("step", self.step), ("atol", self.atol), ("rtol", self.rtol))
         parts += [f"{name} {value:g}" for name, value in named if value is not None]
         if self.mode != "reverse":

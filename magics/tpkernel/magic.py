@@ -311,7 +311,7 @@ class TpKernelMagics(Magics):
         )
         self.session.slots[key] = slot
         _remember(report)
-        slot.widget = self._widget(built, report)
+        slot.widget = ReportWidget(report)
         shown = _Shown(slot.widget, live=getattr(shell, "kernel", None) is not None)
         wanted = built.request.checks
         report = slot.widget.update(
@@ -346,21 +346,6 @@ class TpKernelMagics(Magics):
                     operator.register_kernel(None, BlockedName(operator.name, reason))
         for empty in [k for k, slot in slots.items() if not slot.names and not slot.blocked]:
             del slots[empty]
-
-    def _widget(self, built: BuiltCell, report: Report) -> ReportWidget:
-        if all(o.helper for o in built.spec.operators):
-            return ReportWidget(report)
-        widget: ReportWidget
-
-        def rerun(checks: tuple[str, ...], seed: int) -> Report:
-            unknown = [c for c in checks if c not in CHECKS]
-            if unknown:
-                message = f"unknown check {unknown[0]!r}; checks: {', '.join(CHECKS)}"
-                raise ValueError(message)
-            return with_records(widget.report, check(built, checks=checks, seed=seed), checks)
-
-        widget = ReportWidget(report, rerun)
-        return widget
 
     # -- after a failure ----------------------------------------------------------------------
 

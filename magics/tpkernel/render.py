@@ -27,7 +27,6 @@ from tpkernel.facts import (
     OpcheckFacts,
     OperatorFacts,
     PairFacts,
-    StepCurve,
     TimingFacts,
     ValidationRow,
 )
@@ -45,10 +44,10 @@ from tpkernel.report import Report
 from tpkernel.summary import (
     TIMING_HEADS,
     admitted_first,
+    curve_rows,
     curve_text,
     finding_text,
     jacobian_text,
-    number_text,
     opcheck_text,
     opening,
     problems,
@@ -129,7 +128,7 @@ def _gradcheck_text(check: GradcheckFacts) -> list[str]:
             lines.append(f"      {jacobian_text(pair)}")
         if pair.curve is not None:
             lines.append(f"      error against step: {curve_text(pair.curve)}")
-            for step, formula, reference in _curve_rows(pair.curve):
+            for step, formula, reference in curve_rows(pair.curve):
                 lines.append(f"        step {step}: formula {formula}, extrapolation {reference}")
     if check.message and not check.pairs:
         lines += ["    " + line for line in check.message.splitlines()]
@@ -141,13 +140,6 @@ def _check_title(check: GradcheckFacts) -> str:
     order = "second order of " if check.order == 2 else ""
     chosen = f" ({check.settings})" if check.settings else ""
     return f"{verdict_text(check.verdict)}: {order}{check.operator} on {check.sample}{chosen}"
-
-
-def _curve_rows(curve: StepCurve) -> list[tuple[str, str, str]]:
-    columns = (curve.steps, curve.formula_gap, curve.reference_gap)
-    return [
-        (number_text(a), number_text(b), number_text(c)) for a, b, c in zip(*columns, strict=True)
-    ]
 
 
 def _opcheck_text(facts: OpcheckFacts) -> list[str]:
@@ -339,7 +331,7 @@ def _gradcheck_messages(check: GradcheckFacts) -> str:
             body = paragraph(f"{said}. {_SCALE}") + picture
             text += details(f"Jacobian error: {head}", body, opened=is_bad(pair.verdict))
         if pair.curve is not None:
-            rows = _curve_rows(pair.curve)
+            rows = curve_rows(pair.curve)
             heads = ("step", "gap to the formula", "gap to the extrapolation")
             body = paragraph(curve_text(pair.curve)) + table("Error against step", heads, rows)
             text += details(f"Error against step: {head}", body)

@@ -31,8 +31,12 @@ from tpkernel.facts import (
 )
 from tpkernel.summary import (
     SECTIONS,
+    TIMING_HEADS,
     admitted_first,
+    curve_rows,
+    curve_text,
     headlines,
+    jacobian_text,
     opcheck_text,
     opening,
     problems,
@@ -340,13 +344,19 @@ class Report:
             facts["words"] = verdict_text(check.verdict)
             for pair, shown in zip(check.pairs, facts["pairs"], strict=True):
                 shown["words"] = verdict_text(pair.verdict)
+                shown["bad"] = is_bad(pair.verdict)
                 shown["worst_text"] = worst_text(pair)
+                shown["jacobian_text"] = jacobian_text(pair)
+                if pair.curve is not None:
+                    shown["curve_text"] = curve_text(pair.curve)
+                    shown["curve"]["words"] = [list(row) for row in curve_rows(pair.curve)]
                 shown["tolerance_text"] = tolerance_text(pair)
         for table, facts in zip(self.timing, plain["timing"], strict=True):
             for row, shown in zip(table.rows, facts["rows"], strict=True):
                 shown["words"] = list(timing_words(row))
         for found, facts in zip(self.opcheck, plain["opcheck"], strict=True):
             facts["words"] = opcheck_text(found)
+        plain["timing_heads"] = list(TIMING_HEADS)
         plain["sections"] = list(SECTIONS)
         plain["opening"] = opening(self)
         plain["problems"] = _plain(problems(self))

@@ -30,6 +30,7 @@ __all__ = [
     "TIMING_HEADS",
     "Problem",
     "admitted_first",
+    "curve_rows",
     "curve_text",
     "finding_text",
     "headlines",
@@ -261,6 +262,14 @@ def curve_text(curve: StepCurve) -> str:
     if curve.used is not None:
         text += f"; the check used {number_text(curve.used)}"
     return text
+
+
+def curve_rows(curve: StepCurve) -> list[tuple[str, str, str]]:
+    """Return step and both gaps, as the cells of a table."""
+    columns = (curve.steps, curve.formula_gap, curve.reference_gap)
+    return [
+        (number_text(a), number_text(b), number_text(c)) for a, b, c in zip(*columns, strict=True)
+    ]
 
 
 # -- opcheck, timing ------------------------------------------------------------------------------

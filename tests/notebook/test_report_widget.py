@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import expect
 
 from tests.notebook.lab import LabBrowser
-from tests.tpkernel.notebook import ADD1, SOFTPLUS
+from tests.tpkernel.notebook import ADD1, MATMUL, SLOW, SOFTPLUS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -92,17 +92,117 @@ def test_copied_source_reaches_the_clipboard(lab: LabBrowser) -> None:
 
 
 def test_an_error_behind_a_button_is_shown_in_the_widget(lab: LabBrowser) -> None:
-    after = (
-        "from tpkernel.widget import ReportWidget\n"
-        "def rerun(checks, seed):\n    raise ValueError('seed of no use')\n"
-        "ReportWidget(tpkernel.last_report(), rerun)"
-    )
-    with lab.open(report_notebook(after)) as tab:
+    with lab.open(report_notebook()) as tab:
         tab.run_all()
-        report = tab.output(2)
+        report = tab.output(1)
         report.get_by_role("tab", name="Gradcheck").click()
+        report.get_by_label("Shape of x").fill("two")
         report.get_by_role("button", name="Run gradcheck again").click()
-        expect(report.get_by_role("alert")).to_contain_text("ValueError seed of no use")
+        expect(report.get_by_role("alert")).to_contain_text("ValueError the shape of x must be")
+        report.get_by_label("Shape of x").fill("2, 2")
+        report.get_by_role("button", name="Run gradcheck again").click()
+        expect(report.get_by_role("alert")).to_be_hidden()
+        expect(report.get_by_role("table", name="Gradcheck")).to_contain_text("x (2, 2)")
+        assert tab.problems == []
+
+
+def test_controls_change_the_gradcheck_and_pictures_answer_pointer_and_keys(
+    lab: LabBrowser,
+) -> None:
+    wrong = MATMUL.replace("x: grad @ w.T", "x: 2 * grad @ w.T")
+    notebook = notebook_of("%load_ext tensorplay", f"%%tpkernel\n{wrong}")
+    for theme in ("JupyterLab Light", "JupyterLab Dark"):
+        with lab.open(notebook, theme=theme) as tab:
+            tab.run_all()
+            report = tab.output(1)
+            panel = report.get_by_role("tabpanel", name="Gradcheck")
+            panel.get_by_label("Shape of x").fill("16, 16")
+            panel.get_by_label("Shape of w").fill("16, 16")
+            panel.get_by_label("Dtype", exact=True).select_option("float64")
+            panel.get_by_label("Check w").uncheck()
+            panel.get_by_label("Error against step").check()
+            panel.get_by_role("button", name="Run gradcheck again").click()
+            rows = panel.get_by_role("table", name="Gradcheck").get_by_role("row")
+            expect(rows).to_have_count(2)
+            expect(rows.nth(1)).to_contain_text("x (16, 16), w (16, 16), float64")
+            expect(rows.nth(1)).to_contain_text("off by a constant factor")
+            values = panel.locator(".tpk-values")
+            expect(values).to_contain_text("x[")
+            heat = panel.get_by_role("img", name="Jacobian 256 × 256")
+            expect(heat).to_be_visible()
+            heat.press("Home")
+            first = values.inner_text()
+            heat.press("ArrowDown")
+            expect(values).not_to_have_text(first)
+            heat.hover(position={"x": 3, "y": 3})
+            expect(values).to_contain_text("x[0, ")
+            expect(values).to_contain_text("numerical")
+            assert tab.problems == []
+            expect(panel.get_by_role("img", name="Error against step")).to_be_visible()
+            heat.scroll_into_view_if_needed()
+            tab.screenshot(f"report-jacobian-{theme.rsplit(maxsplit=1)[-1].lower()}")
+            panel.get_by_role("img", name="Error against step").scroll_into_view_if_needed()
+            tab.screenshot(f"report-steps-{theme.rsplit(maxsplit=1)[-1].lower()}")
+
+
+def test_times_are_drawn_beside_a_reference_and_the_machines_limit(lab: LabBrowser) -> None:
+    for theme in ("JupyterLab Light", "JupyterLab Dark"):
+        with lab.open(report_notebook(), theme=theme) as tab:
+            tab.run_all()
+            report = tab.output(1)
+            report.get_by_role("tab", name="Timing").click()
+            panel = report.get_by_role("tabpanel", name="Timing")
+            expect(panel).to_contain_text("Nothing was timed yet.")
+            panel.get_by_label("Reference").fill("log1p(exp(beta * x)) / beta")
+            panel.get_by_role("button", name="Time it").click()
+            expect(report.get_by_role("status")).to_contain_text("running timing of")
+            plot = panel.get_by_role("img", name="Times of mylib::softplus")
+            expect(plot).to_be_visible()
+            expect(panel.get_by_role("table")).to_contain_text("GB/s")
+            expect(panel.get_by_role("img", name="Bandwidth")).to_be_visible()
+            plot.scroll_into_view_if_needed()
+            tab.screenshot(f"report-timing-{theme.rsplit(maxsplit=1)[-1].lower()}")
+            assert tab.problems == []
+
+
+def test_remarks_and_machine_code_are_shown_on_request(lab: LabBrowser) -> None:
+    with lab.open(report_notebook()) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        report.get_by_role("tab", name="Build").click()
+        panel = report.get_by_role("tabpanel", name="Build")
+        panel.get_by_text("Cache key in clear").click()
+        expect(panel.get_by_role("table", name="What the key is made of")).to_contain_text(
+            "the compiler flags"
+        )
+        panel.get_by_role("button", name="Show remarks and machine code").click()
+        remarks = panel.get_by_role("table", name="Remarks of the optimiser")
+        expect(remarks).to_contain_text("out[i] = std::log1p")
+        panel.get_by_text("Machine code of").first.click()
+        expect(panel.locator("pre", has_text="call").first).to_contain_text("; line 10")
+        tab.screenshot("report-build-listing")
+        assert tab.problems == []
+
+
+def test_long_work_shows_progress_and_can_be_cancelled(lab: LabBrowser) -> None:
+    notebook = notebook_of("%load_ext tensorplay", f"%%tpkernel\n{SLOW}", "1 + 1")
+    with lab.open(notebook) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        report.get_by_role("tab", name="Gradcheck").click()
+        report.get_by_label("Shape of x").fill("77")
+        report.get_by_role("button", name="Run gradcheck again").click()
+        expect(report.get_by_role("status")).to_contain_text("mylib::slow on x (77,)")
+        expect(report.get_by_role("progressbar")).to_be_visible()
+        expect(report.get_by_role("button", name="Run gradcheck again")).to_be_disabled()
+        tab.screenshot("report-running")
+        tab.wait_until_idle()  # the kernel is free for cells meanwhile
+        report.get_by_role("button", name="Cancel").click()
+        expect(report.get_by_role("alert")).to_contain_text("Cancelled")
+        expect(report.get_by_role("button", name="Run gradcheck again")).to_be_enabled()
+        report.get_by_label("Shape of x").fill("3")
+        report.get_by_role("button", name="Run gradcheck again").click()
+        expect(report.get_by_role("table", name="Gradcheck")).to_contain_text("x (3,)")
         assert tab.problems == []
 
 

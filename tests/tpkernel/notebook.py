@@ -58,6 +58,22 @@ tvm::ffi::Tensor make(int64_t n) {
 }
 """
 
+# Takes half a minute for one size, which no check makes by itself.
+SLOW = """\
+/*---
+op: mylib::slow(Tensor x) -> Tensor
+derivatives:
+  x: grad
+---*/
+#include <chrono>
+#include <thread>
+template <typename T>
+void slow(tp::In<T> x, tp::Out<T> out) {
+  if (x.numel() == 77) std::this_thread::sleep_for(std::chrono::seconds(30));
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i];
+}
+"""
+
 
 @dataclass
 class Ran:

@@ -1,8 +1,7 @@
-"""The report: plain data, text and HTML with the same facts; and the widget around it."""
+"""The report: plain data, text and HTML with the same facts; and what is typed is escaped."""
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 from html.parser import HTMLParser
@@ -37,7 +36,8 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
-        self.open.append(tag)
+        if tag != "img":  # has no end
+            self.open.append(tag)
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -96,77 +96,6 @@ def test_everything_typed_by_a_person_is_escaped():
     assert "<script" not in facts["operators"][0]["wrapper_html"]
 
 
-def test_the_widget_carries_view_html_and_text(report):
-    widget = ReportWidget(report)
-    bundle = widget._repr_mimebundle_()
-    data = bundle[0] if isinstance(bundle, tuple) else bundle
-    assert {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"} <= set(data)
-    assert "mylib::softplus" in data["text/plain"]
-    assert "<script" not in data["text/html"]
-    json.dumps(widget.facts)
-
-
-def test_the_view_loads_nothing_from_the_network():
-    source = str(ReportWidget._esm) + str(ReportWidget._css)
-    assert not re.search(r"https?://|\bimport\b|\bfetch\(|XMLHttpRequest|url\(", source)
-    assert source.count("innerHTML") == 2  # one use and the comment on it
-
-
-def test_a_button_runs_the_gradcheck_again(report):
-    seen = []
-
-    def rerun(checks, seed):
-        seen.append((checks, seed))
-        return report
-
-    widget = ReportWidget(report, rerun)
-    gc.collect()
-    widget._handle_custom_msg({"action": "rerun", "checks": ["gradcheck"], "seed": 3}, [])
-    assert seen == [(("gradcheck",), 3)]
-    assert widget.last_error is None
-    assert widget.busy == ""
-
-
-def test_an_error_in_a_callback_is_shown_and_kept(report):  # B041
-    answers = iter([ZeroDivisionError("division by zero"), None])
-
-    def rerun(checks, seed):
-        problem = next(answers)
-        if problem is not None:
-            raise problem
-        return report
-
-    widget = ReportWidget(report, rerun)
-    widget.run_checks()
-    assert isinstance(widget.last_error, ZeroDivisionError)
-    assert widget.error["type"] == "ZeroDivisionError"
-    assert "test_report.py" in widget.error["frames"]
-    widget.run_checks()
-    assert widget.last_error is None
-    assert widget.error == {}
-
-
-def test_callbacks_from_several_threads_take_turns(report):
-    import threading
-
-    inside = []
-
-    def rerun(checks, seed):
-        assert not inside
-        inside.append(seed)
-        threading.Event().wait(0.02)
-        inside.pop()
-        return report
-
-    widget = ReportWidget(report, rerun)
-    threads = [threading.Thread(target=widget.run_checks) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert widget.last_error is None
-
-
 def test_the_reports_title_is_one_line(report):
     assert report.title.startswith("mylib::softplus · ")
     assert report.title.endswith("gradcheck ok")
@@ -212,48 +141,3 @@ def test_a_verdict_that_is_not_known_counts_as_the_most_serious():
     assert shown.gradcheck_verdict == "exploded"
     assert not shown.ok
     assert "✘ exploded" in shown.to_html()
-
-
-def test_the_view_has_no_words_of_its_own_and_drops_no_finding():
-    source = str(ReportWidget._esm)
-    for words in VERDICTS.values():
-        assert words not in source
-    assert "Findings" in source
-    assert "crashed" in json.dumps(facts_of("ok").to_dict())
-
-
-@pytest.mark.parametrize("seed", [None, "7", 1.5, -1, float("nan"), [1]])
-def test_a_seed_that_is_no_number_is_shown_in_the_strip(report, seed):
-    widget = ReportWidget(report, lambda checks, seed: report)
-    message = {"action": "rerun", "checks": ["gradcheck"], "seed": seed}
-    widget._handle_custom_msg(message, [])
-    assert isinstance(widget.last_error, ValueError)
-    assert "whole number" in widget.error["text"] or "negative" in widget.error["text"]
-    widget._handle_custom_msg({**message, "seed": 4.0}, [])
-    assert widget.last_error is None
-    widget._handle_custom_msg({**message, "checks": None}, [])
-    assert isinstance(widget.last_error, TypeError)
-    assert widget.busy == ""
-
-
-def test_a_button_waits_until_the_cell_has_shown_its_report(report):
-    import threading
-
-    entered, go, order = threading.Event(), threading.Event(), []
-    widget = ReportWidget(report, lambda checks, seed: order.append("button") or report)
-
-    def slow(shown):
-        entered.set()
-        assert go.wait(10)
-        order.append("cell")
-        return shown
-
-    cell = threading.Thread(target=widget.update, args=(slow,))
-    button = threading.Thread(target=widget.run_checks)
-    cell.start()
-    assert entered.wait(10)
-    button.start()
-    go.set()
-    cell.join()
-    button.join()
-    assert order == ["cell", "button"]

@@ -1,210 +1,92 @@
-// The live view of a report. It draws plain data and sends button presses; it loads nothing.
-// Text from people (names, messages) only ever becomes textContent. innerHTML is used for source
-// that Pygments has escaped.
+// The live view of a report: tabs, controls and messages to the kernel. It loads nothing.
 
-function el(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "class") node.className = value;
-    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value === true ? "" : value);
+// The controls of a section. They are made once: new facts do not take what a person has typed.
+function gradcheckControls(model) {
+  const choices = model.get("choices");
+  const operators = Object.keys(choices);
+  if (!operators.length) return [];
+  const operator = choice("Operator", [["", "all operators"], ...operators.map((o) => [o])]);
+  if (operators.length === 1) operator.value = operators[0];
+  const named = el("span", { class: "tpk-fields" });
+  const seed = numberField("Seed", "0", { min: "0", step: "1" });
+  const step = numberField("Step", "", { min: "0", step: "any", placeholder: "by dtype" });
+  const atol = numberField("Absolute tolerance", "", { min: "0", step: "any", placeholder: "by dtype" });
+  const rtol = numberField("Relative tolerance", "", { min: "0", step: "any", placeholder: "by dtype" });
+  const mode = choice("Mode", [["reverse"], ["forward"], ["both"]]);
+  const check = (label) => el("input", { type: "checkbox", "aria-label": label });
+  const fast = check("Fast");
+  const second = check("Second order");
+  const curve = check("Error against step");
+  const dtype = choice("Dtype", [["", "widest"]]);
+  let shapes = {};
+  let inputs = {};
+
+  function name() {
+    const chosen = choices[operator.value];
+    shapes = {};
+    inputs = {};
+    const dtypes = new Set((chosen ? [chosen] : Object.values(choices)).flatMap((c) => c.dtypes));
+    dtype.replaceChildren(el("option", { value: "" }, "widest"), ...[...dtypes].map((d) => el("option", { value: d }, d)));
+    const parts = [];
+    for (const [argument, text] of Object.entries(chosen?.shapes ?? {})) {
+      shapes[argument] = el("input", { type: "text", class: "tpk-shape", placeholder: text, "aria-label": `Shape of ${argument}` });
+      parts.push(field(`shape of ${argument}`, shapes[argument]));
+    }
+    for (const argument of chosen?.inputs ?? []) {
+      inputs[argument] = check(`Check ${argument}`);
+      inputs[argument].checked = true;
+      parts.push(field(`check ${argument}`, inputs[argument]));
+    }
+    named.replaceChildren(...parts);
   }
-  for (const child of children.flat()) {
-    if (child !== null && child !== undefined && child !== "") node.append(child);
-  }
-  return node;
-}
+  operator.addEventListener("change", name);
+  name();
 
-function table(caption, heads, rows) {
-  return el(
-    "table",
-    { class: "tpk-table" },
-    el("caption", {}, caption),
-    el("thead", {}, el("tr", {}, heads.map((h) => el("th", { scope: "col" }, h)))),
-    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell))))),
-  );
-}
-
-const folded = (title, ...children) => el("details", {}, el("summary", {}, title), ...children);
-
-function code(title, html, text, status) {
-  const pre = el("pre", { class: "tpk-code" });
-  pre.innerHTML = html;
-  const copy = el(
-    "button",
-    {
-      type: "button",
-      class: "tpk-button",
-      "aria-label": `Copy ${title}`,
-      onclick: async () => {
-        try {
-          await navigator.clipboard.writeText(text);
-          status(`${title} copied`);
-        } catch {
-          const range = document.createRange();
-          range.selectNodeContents(pre);
-          const selection = window.getSelection();
-          selection.removeAllRanges();
-          selection.addRange(range);
-          status(`${title} selected; press Ctrl+C to copy`);
-        }
+  const run = runButton("Run gradcheck again", () => {
+    const typed = Object.entries(shapes).filter(([, input]) => input.value.trim());
+    const wanted = Object.entries(inputs).filter(([, input]) => input.checked).map(([argument]) => argument);
+    model.send({
+      action: "gradcheck",
+      settings: {
+        operator: operator.value,
+        shapes: Object.fromEntries(typed.map(([argument, input]) => [argument, input.value])),
+        dtype: dtype.value,
+        seed: seed.value,
+        step: step.value,
+        atol: atol.value,
+        rtol: rtol.value,
+        mode: mode.value,
+        fast: fast.checked,
+        inputs: wanted.length === Object.keys(inputs).length ? [] : wanted,
+        order: second.checked ? 2 : 1,
+        curve: curve.checked,
       },
-    },
-    "Copy",
-  );
-  return folded(title, copy, pre);
-}
-
-// What a check found beside its table; every finding also stands in the tab of findings.
-function findingLines(facts, check) {
-  return facts.findings
-    .filter((f) => f.check === check)
-    .map((f) => el("p", { class: `tpk-${f.level}` }, `${f.level}: ${f.operator}: ${f.message}`));
-}
-
-function findingsPanel(facts) {
-  if (!facts.findings.length) return [el("p", {}, "No findings.")];
+    });
+  });
   return [
-    table(
-      "Findings",
-      ["level", "message", "check", "operator"],
-      facts.findings.map((f) => [f.level, f.message, f.check, f.operator]),
+    el(
+      "div",
+      { class: "tpk-controls", role: "group", "aria-label": "Gradcheck settings" },
+      operators.length > 1 ? field("operator", operator) : "",
+      named,
+      field("dtype", dtype), field("seed", seed), field("step", step), field("atol", atol), field("rtol", rtol),
+      field("mode", mode), field("fast", fast), field("second order", second), field("error against step", curve),
+      run,
     ),
   ];
 }
 
-function operatorPanel(facts, status) {
-  const parts = [];
-  for (const o of facts.operators.filter((x) => !x.helper)) {
-    parts.push(
-      el("h4", {}, o.name),
-      el("p", {}, el("code", {}, o.schema)),
-      o.doc ? el("p", {}, o.doc) : "",
-      el("p", {}, "Kernel ", el("code", {}, o.kernel), `, declared by ${o.origin}.`),
-      table("Guards before the kernel", ["argument", "guard"], o.guards),
-      o.derivatives.length
-        ? table("Gradients", ["input", "formula"], o.derivatives)
-        : el("p", {}, "Gradient: none declared; backward raises."),
-      code("Generated wrapper", o.wrapper_html, o.wrapper, status),
-      o.fake ? code("Fake kernel", o.fake_html, o.fake, status) : "",
-      o.gradient ? code("Gradient", o.gradient_html, o.gradient, status) : "",
-    );
-  }
-  for (const f of facts.functions) {
-    parts.push(el("h4", {}, f.name), el("p", {}, el("code", {}, f.signature)));
-    if (f.guards.length) parts.push(table("Guards before the kernel", ["argument", "guard"], f.guards));
-  }
-  for (const note of facts.notes) parts.push(el("p", {}, `Note: ${note}`));
-  return parts;
-}
-
-function gradcheckPanel(facts, model) {
-  const parts = [];
-  if (model.get("can_rerun")) {
-    const seed = el("input", { type: "number", value: "0", min: "0", class: "tpk-seed", "aria-label": "Seed" });
-    seed.addEventListener("keydown", (event) => event.stopPropagation());
-    parts.push(
-      el(
-        "p",
-        {},
-        el(
-          "button",
-          {
-            type: "button",
-            class: "tpk-button",
-            onclick: () => model.send({ action: "rerun", checks: ["gradcheck"], seed: Number(seed.value) }),
-          },
-          "Run gradcheck again",
-        ),
-        " seed ",
-        seed,
-      ),
-    );
-  }
-  const several = new Set(facts.gradcheck.map((g) => g.operator)).size > 1;
-  const rows = facts.gradcheck.flatMap((g) =>
-    g.pairs.map((p) => [
-      p.words + (p.code ? ` (${p.code})` : ""),
-      p.cause ?? "",
-      `output ${p.output} by ${p.input}`,
-      g.sample,
-      p.worst_text,
-      p.tolerance_text,
-      ...(several ? [g.operator] : []),
-    ]),
-  );
-  if (rows.length) {
-    parts.push(
-      table(
-        "Gradcheck",
-        // What matters stands where a narrow page still shows it.
-        ["verdict", "likely cause", "pair", "sample", "worst element", "step and tolerance", ...(several ? ["operator"] : [])],
-        rows,
-      ),
-    );
-  }
-  for (const g of facts.gradcheck.filter((x) => !x.pairs.length)) {
-    parts.push(el("p", {}, `${g.words}: ${g.operator} on ${g.sample}. ${g.message}`));
-  }
-  for (const note of new Set(facts.gradcheck.flatMap((g) => g.notes))) parts.push(el("p", {}, `Note: ${note}`));
-  const found = findingLines(facts, "gradcheck");
-  parts.push(...found);
-  if (!facts.gradcheck.length && !found.length) parts.push(el("p", {}, "No gradcheck was run."));
-  return parts;
-}
-
-function validationPanel(facts, model) {
-  const found = findingLines(facts, "validation");
-  if (!facts.validation.length) return found.length ? found : [el("p", {}, "No validation was run.")];
-  const body = el("div", {});
-  const draw = (filter) => {
-    const rows = facts.validation.filter((r) => filter === "all" || r.admitted === (filter === "admitted"));
-    body.replaceChildren(
-      table(
-        "Validation",
-        ["argument", "dtype", "device", "layout", "answer", "operator"],
-        rows.map((r) => [r.argument, r.dtype, r.device, r.layout, r.answer, r.operator]),
-      ),
-    );
-  };
-  const select = el(
-    "select",
-    { "aria-label": "Show combinations", onchange: (event) => draw(event.target.value) },
-    ["all", "admitted", "refused"].map((value) => el("option", { value }, value)),
-  );
-  select.addEventListener("keydown", (event) => event.stopPropagation());
-  draw("all");
-  const admitted = facts.validation.filter((r) => r.admitted).length;
-  return [
-    el("p", {}, `${facts.validation_words}, ${admitted} of ${facts.validation.length} combinations admitted`),
-    ...found,
-    ...facts.validation_lines.map((line) => el("p", {}, line)),
-    folded("Each combination", el("p", {}, el("label", {}, "Show ", select)), body),
-  ];
-}
-
-function buildPanel(facts) {
-  const b = facts.build;
-  const how = b.cached ? "found in the cache" : "built";
-  const parts = [
-    table("Build", ["fact", "value"], [
-      ["result", how],
-      ["time to build", `${b.seconds.toFixed(3)} s`],
-      ["ready after", `${b.ready_seconds.toFixed(3)} s`],
-      ["steps", Object.entries(facts.timing).map(([k, v]) => `${k} ${(v * 1000).toFixed(1)} ms`).join(", ")],
-      ["headers", b.rung],
-      ["library", b.library],
-      ["key", b.key],
-    ]),
-  ];
-  if (b.diagnostics.length) {
-    parts.push(table("Compiler messages", ["level", "line", "message"], b.diagnostics.map((d) => [d.level, String(d.line), d.fix ? `${d.message} (${d.fix})` : d.message])));
-  } else {
-    parts.push(el("p", {}, "No compiler messages."));
-  }
-  parts.push(folded("Commands", el("pre", { class: "tpk-code" }, b.command_lines.join("\n"))));
-  if (b.log.trim()) parts.push(folded("Compiler output", el("pre", { class: "tpk-code" }, b.log)));
-  return parts;
+function timingControls(model) {
+  const choices = model.get("choices");
+  if (!Object.keys(choices).length) return [];
+  const named = Object.values(choices).find((c) => c.reference)?.reference ?? "";
+  const reference = el("input", { type: "text", class: "tpk-reference", "aria-label": "Reference", placeholder: "numpy:tanh or log(1 + exp(x))" });
+  reference.value = named;
+  const dtypes = new Set(Object.values(choices).flatMap((c) => c.dtypes));
+  const dtype = choice("Dtype of the times", [["", "widest"], ...[...dtypes].map((d) => [d])]);
+  const run = runButton("Time it", () => model.send({ action: "timing", reference: reference.value, dtype: dtype.value }));
+  return [el("div", { class: "tpk-controls", role: "group", "aria-label": "Timing settings" },
+    field("beside", reference), field("dtype", dtype), run)];
 }
 
 function render({ model, el: root }) {
@@ -213,18 +95,34 @@ function render({ model, el: root }) {
   const title = el("div", { class: "tpk-title" });
   const problems = el("div", { class: "tpk-problems", role: "group", "aria-label": "What failed" });
   const busy = el("div", { class: "tpk-busy", role: "status", "aria-live": "polite" });
+  const cancel = el("button", { type: "button", class: "tpk-cancel", onclick: () => model.send({ action: "cancel" }) }, "Cancel");
+  const bar = el("progress", { class: "tpk-bar", "aria-label": "Work in progress" });
+  const clock = el("span", { class: "tpk-clock", "aria-hidden": "true" });
+  const work = el("div", { class: "tpk-work" }, bar, clock, cancel);
   const strip = el("div", { class: "tpk-strip", role: "alert" });
   const tabs = el("div", { role: "tablist", "aria-label": "Report sections", class: "tpk-tabs" });
   const panels = el("div", {});
-  root.append(title, problems, busy, strip, tabs, panels);
+  root.append(title, problems, busy, work, strip, tabs, panels);
   const status = (text) => {
     busy.textContent = text;
   };
-  const sections = ["Operator", "Gradcheck", "Validation", "Findings", "Build"];
+  const live = model.get("can_run");
+  const ask = (label, action) => () => (live ? [paragraph(runButton(label, () => model.send({ action })))] : []);
+  const none = () => [];
+  const operators = Object.keys(model.get("choices")).length;
+  const sections = {
+    Operator: [operatorPanel, operators ? ask("Run opcheck again", "opcheck") : none],
+    Gradcheck: [gradcheckPanel, () => (live ? gradcheckControls(model) : [])],
+    Validation: [validationPanel, none],
+    Timing: [timingPanel, () => (live ? timingControls(model) : [])],
+    Findings: [findingsPanel, none],
+    Build: [buildPanel, ask("Show remarks and machine code", "listing")],
+  };
+  const names = model.get("facts").sections.filter((name) => name in sections);
   let current = 0;
   let chosen = false; // by the person: then new facts leave the section alone
 
-  const buttons = sections.map((name, i) =>
+  const buttons = names.map((name, i) =>
     el("button", {
       type: "button", role: "tab", id: `${id}-tab-${i}`, "aria-controls": `${id}-panel-${i}`, class: "tpk-tab",
       onclick: () => {
@@ -232,26 +130,32 @@ function render({ model, el: root }) {
         choose(i);
       },
       onkeydown: (event) => {
-        const next = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: sections.length - 1 }[event.key];
+        const next = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: names.length - 1 }[event.key];
         if (next === undefined) return;
         event.preventDefault();
         event.stopPropagation();
         chosen = true;
-        choose((next + sections.length) % sections.length, true);
+        choose((next + names.length) % names.length, true);
       },
     }, name),
   );
-  const bodies = sections.map((name, i) =>
-    el("div", { role: "tabpanel", id: `${id}-panel-${i}`, "aria-labelledby": `${id}-tab-${i}`, tabindex: "0", class: "tpk-panel" }),
+  const results = names.map(() => el("div", {}));
+  const bodies = names.map((name, i) =>
+    el(
+      "div",
+      { role: "tabpanel", id: `${id}-panel-${i}`, "aria-labelledby": `${id}-tab-${i}`, tabindex: "0", class: "tpk-panel" },
+      ...sections[name][1](),
+      results[i],
+    ),
   );
   tabs.append(...buttons);
   panels.append(...bodies);
 
   function choose(i, focus = false) {
     current = i;
-    buttons.forEach((button, j) => {
-      button.setAttribute("aria-selected", j === i ? "true" : "false");
-      button.tabIndex = j === i ? 0 : -1;
+    buttons.forEach((node, j) => {
+      node.setAttribute("aria-selected", j === i ? "true" : "false");
+      node.tabIndex = j === i ? 0 : -1;
     });
     bodies.forEach((body, j) => {
       body.hidden = j !== i;
@@ -263,20 +167,32 @@ function render({ model, el: root }) {
     const facts = model.get("facts");
     title.textContent = `${facts.cell}: ${facts.title}`;
     title.classList.toggle("tpk-bad", !facts.ok);
-    bodies[0].replaceChildren(...operatorPanel(facts, status).filter(Boolean));
-    bodies[1].replaceChildren(...gradcheckPanel(facts, model).filter(Boolean));
-    bodies[2].replaceChildren(...validationPanel(facts, model));
-    bodies[3].replaceChildren(...findingsPanel(facts));
-    bodies[4].replaceChildren(...buildPanel(facts));
+    names.forEach((name, i) => results[i].replaceChildren(...sections[name][0](facts, status).filter(Boolean)));
     problems.replaceChildren(...facts.problems.map((p) => el("p", { class: `tpk-${p.level}` }, p.text)));
     problems.hidden = !facts.problems.length;
-    choose(chosen ? current : sections.indexOf(facts.opening));
+    choose(chosen ? current : names.indexOf(facts.opening));
+  }
+
+  let since = 0;
+  let timer;
+  function tick() {
+    clock.textContent = `${Math.round((Date.now() - since) / 1000)} s`;
   }
   function showBusy() {
-    busy.textContent = model.get("busy");
-    const disabled = model.get("busy") !== "";
-    root.querySelectorAll("button.tpk-button").forEach((button) => {
-      button.disabled = disabled;
+    const text = model.get("busy");
+    const running = text !== "";
+    busy.textContent = text;
+    if (running && work.hidden) {
+      since = Date.now();
+      timer = setInterval(tick, 1000);
+      tick();
+    } else if (!running) {
+      clearInterval(timer);
+    }
+    work.hidden = !running;
+    cancel.hidden = !model.get("can_cancel");
+    root.querySelectorAll("button.tpk-run").forEach((node) => {
+      node.disabled = running;
     });
   }
   function showError() {
@@ -288,16 +204,15 @@ function render({ model, el: root }) {
       if (error.frames) strip.append(el("pre", {}, error.frames));
     }
   }
-  model.on("change:facts", draw);
-  model.on("change:busy", showBusy);
-  model.on("change:error", showError);
+  const watched = { "change:facts": draw, "change:busy": showBusy, "change:can_cancel": showBusy, "change:error": showError };
+  for (const [event, handler] of Object.entries(watched)) model.on(event, handler);
+  work.hidden = true;
   draw();
   showBusy();
   showError();
   return () => {
-    model.off("change:facts", draw);
-    model.off("change:busy", showBusy);
-    model.off("change:error", showError);
+    clearInterval(timer);
+    for (const [event, handler] of Object.entries(watched)) model.off(event, handler);
   };
 }
 

@@ -1,0 +1,227 @@
+// What each section shows of the report's facts. Numbers and sentences arrive as words.
+
+// What a check found beside its table; every finding also stands in the tab of findings.
+function findingLines(facts, check) {
+  return facts.findings
+    .filter((f) => f.check === check)
+    .map((f) => el("p", { class: `tpk-${f.level}` }, `${f.level}: ${f.operator}: ${f.message}`));
+}
+
+function findingsPanel(facts) {
+  if (!facts.findings.length) return [paragraph("No findings.")];
+  const rows = facts.findings.map((f) => [f.level, f.message, f.check, f.operator]);
+  return [table("Findings", ["level", "message", "check", "operator"], rows)];
+}
+
+function operatorPanel(facts, status) {
+  const parts = [];
+  for (const o of facts.operators.filter((x) => !x.helper)) {
+    parts.push(
+      el("h4", {}, o.name),
+      paragraph(el("code", {}, o.schema)),
+      o.doc ? paragraph(o.doc) : "",
+      paragraph("Kernel ", el("code", {}, o.kernel), `, declared by ${o.origin}.`),
+      table("Guards before the kernel", ["argument", "guard"], o.guards),
+      o.derivatives.length
+        ? table("Gradients", ["input", "formula"], o.derivatives)
+        : paragraph("Gradient: none declared; backward raises."),
+      code("Generated wrapper", o.wrapper_html, o.wrapper, status),
+      o.fake ? code("Fake kernel", o.fake_html, o.fake, status) : "",
+      o.gradient ? code("Gradient", o.gradient_html, o.gradient, status) : "",
+    );
+  }
+  for (const f of facts.functions) {
+    parts.push(el("h4", {}, f.name), paragraph(el("code", {}, f.signature)));
+    if (f.guards.length) parts.push(table("Guards before the kernel", ["argument", "guard"], f.guards));
+  }
+  for (const note of facts.notes) parts.push(paragraph(`Note: ${note}`));
+  const found = findingLines(facts, "opcheck");
+  if (facts.opcheck.length || found.length) {
+    parts.push(el("h4", {}, `Operator check (opcheck): ${facts.opcheck_words || "not finished"}`), ...found);
+  }
+  for (const o of facts.opcheck) {
+    parts.push(paragraph(o.words));
+    if (o.failures.length) {
+      const rows = o.failures.map((f) => [f.test, f.code, f.variant, f.message]);
+      parts.push(table("What opcheck found", ["test", "code", "call", "message"], rows));
+    }
+    parts.push(paragraph(`Tests: ${o.tests.join(", ")}`), ...o.notes.map((n) => paragraph(`Note: ${n}`)));
+  }
+  return parts;
+}
+
+const chosenText = (g) => (g.settings ? `${g.sample} (${g.settings})` : g.sample);
+
+function gradcheckPanel(facts) {
+  const parts = [];
+  const several = new Set(facts.gradcheck.map((g) => g.operator)).size > 1;
+  const rows = facts.gradcheck.flatMap((g) =>
+    g.pairs.map((p) => [
+      p.words + (p.code ? ` (${p.code})` : ""),
+      p.cause ?? "",
+      `${g.order === 2 ? "second order: " : ""}output ${p.output} by ${p.input}`,
+      chosenText(g),
+      p.worst_text,
+      p.tolerance_text,
+      ...(several ? [g.operator] : []),
+    ]),
+  );
+  if (rows.length) {
+    // What matters stands where a narrow page still shows it.
+    const heads = ["verdict", "likely cause", "pair", "sample", "worst element", "step and tolerance"];
+    parts.push(table("Gradcheck", several ? [...heads, "operator"] : heads, rows));
+  }
+  for (const g of facts.gradcheck.filter((x) => !x.pairs.length)) {
+    parts.push(paragraph(`${g.words}: ${g.operator} on ${chosenText(g)}. ${g.message}`));
+  }
+  for (const note of new Set(facts.gradcheck.flatMap((g) => g.notes))) parts.push(paragraph(`Note: ${note}`));
+  for (const g of facts.gradcheck) {
+    for (const p of g.pairs) parts.push(...pictures(g, p));
+  }
+  const found = findingLines(facts, "gradcheck");
+  parts.push(...found);
+  if (!facts.gradcheck.length && !found.length) parts.push(paragraph("No gradcheck was run."));
+  return parts;
+}
+
+function pictures(check, pair) {
+  const parts = [];
+  const where = `${check.operator} on ${chosenText(check)}, output ${pair.output} by ${pair.input}`;
+  if (pair.jacobian) {
+    const make = () => [paragraph(pair.jacobian_text), heatMap(pair.jacobian, pair, pair.jacobian_text)];
+    parts.push(foldedLater(`Jacobian error: ${where}`, make, pair.bad));
+  }
+  if (pair.curve) {
+    const c = pair.curve;
+    const points = (gaps) => c.steps.map((step, i) => [step, Number(gaps[i])]);
+    const make = () => [
+      paragraph(pair.curve_text),
+      logPlot({
+        label: `Error against step: ${pair.curve_text}`,
+        x: "step of the differences",
+        y: "largest error",
+        lines: [
+          { name: "gap to the formula", points: points(c.formula_gap) },
+          { name: "gap to the extrapolation", points: points(c.reference_gap) },
+        ],
+        marks: [
+          { at: c.meeting, text: "rounding | truncation" },
+          { at: c.used, text: "step of the check" },
+        ],
+      }),
+      folded("Values", table("Error against step", ["step", "gap to the formula", "gap to the extrapolation"], c.words)),
+    ];
+    parts.push(foldedLater(`Error against step: ${where}`, make, true));
+  }
+  return parts;
+}
+
+function validationPanel(facts) {
+  const found = findingLines(facts, "validation");
+  if (!facts.validation.length) return found.length ? found : [paragraph("No validation was run.")];
+  const body = el("div", {});
+  const which = choice("Show combinations", [["all"], ["admitted"], ["refused"], ["wrong"]]);
+  const words = el("input", { type: "search", "aria-label": "Filter combinations by text" });
+  const draw = () => {
+    const wanted = words.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    const rows = facts.validation
+      .filter((r) =>
+        which.value === "all" || (which.value === "wrong" ? r.verdict !== "ok" : r.admitted === (which.value === "admitted")))
+      .map((r) => [r.argument, r.dtype, r.device, r.layout, r.answer, r.operator])
+      .filter((row) => wanted.every((word) => row.join(" ").toLowerCase().includes(word)));
+    body.replaceChildren(
+      table("Validation", ["argument", "dtype", "device", "layout", "answer", "operator"], rows),
+      paragraph(`${rows.length} of ${facts.validation.length} combinations`),
+    );
+  };
+  which.addEventListener("change", draw);
+  words.addEventListener("input", draw);
+  draw();
+  const admitted = facts.validation.filter((r) => r.admitted).length;
+  return [
+    paragraph(`${facts.validation_words}, ${admitted} of ${facts.validation.length} combinations admitted`),
+    ...found,
+    ...facts.validation_lines.map((line) => paragraph(line)),
+    folded("Each combination", el("p", {}, field("Show", which), field("with", words)), body),
+  ];
+}
+
+function timingPanel(facts) {
+  const parts = [...findingLines(facts, "timing")];
+  for (const t of facts.timing) {
+    const title = `Times of ${t.operator}, ${t.dtype}`;
+    const lines = (of) => [
+      { name: t.operator, points: t.rows.map((r) => [r.elements, of(r, r.seconds)]) },
+      { name: "copying as many bytes (the machine's limit)", points: t.rows.map((r) => [r.elements, of(r, r.limit)]) },
+      ...(t.reference
+        ? [{ name: t.reference, points: t.rows.map((r) => [r.elements, of(r, r.reference)]) }]
+        : []),
+    ];
+    const last = t.rows.at(-1);
+    const spoken = last ? `; at ${last.words[0]} ${last.words[1]}, ${last.words[3]}, ${last.words[5]} of the limit` : "";
+    parts.push(
+      table(title, facts.timing_heads, t.rows.map((r) => r.words)),
+      ...t.notes.map((n) => paragraph(`Note: ${n}`)),
+      logPlot({
+        label: `${title} across sizes${spoken}`,
+        x: "elements of the largest tensor",
+        y: "seconds",
+        lines: lines((r, seconds) => seconds),
+      }),
+      logPlot({
+        label: `Bandwidth of ${t.operator} across sizes${spoken}`,
+        x: "elements of the largest tensor",
+        y: "bytes in a second",
+        lines: lines((r, seconds) => r.bytes / seconds),
+      }),
+    );
+  }
+  if (!parts.length) parts.push(paragraph("Nothing was timed yet."));
+  return parts;
+}
+
+function buildPanel(facts, status) {
+  const b = facts.build;
+  const how = b.cached ? "found in the cache" : "built";
+  const parts = [
+    table("Build", ["fact", "value"], [
+      ["result", how],
+      ["time to build", `${b.seconds.toFixed(3)} s`],
+      ["ready after", `${b.ready_seconds.toFixed(3)} s`],
+      ["steps", Object.entries(facts.steps).map(([k, v]) => `${k} ${(v * 1000).toFixed(1)} ms`).join(", ")],
+      ["headers", b.rung],
+      ["library", b.library],
+      ["key", b.key],
+    ]),
+  ];
+  if (b.diagnostics.length) {
+    const rows = b.diagnostics.map((d) => [d.level, d.column ? `${d.line}:${d.column}` : String(d.line), d.fix ? `${d.message} (${d.fix})` : d.message, d.source_line?.trim() ?? ""]);
+    parts.push(table("Compiler messages", ["level", "line", "message", "source"], rows));
+  } else {
+    parts.push(paragraph("No compiler messages."));
+  }
+  if (b.inputs.length) parts.push(folded("Cache key in clear", table("What the key is made of", ["part", "value"], b.inputs)));
+  parts.push(plainCode("Commands", b.command_lines.join("\n"), status));
+  if (b.log.trim()) parts.push(plainCode("Compiler output", b.log, status));
+  if (facts.listing) parts.push(...listing(facts.listing, status));
+  return parts;
+}
+
+function listing(facts, status) {
+  const parts = [el("h4", {}, "What the compiler made")];
+  if (facts.remarks.length) {
+    const rows = facts.remarks.map((d) => [String(d.line), d.message, d.source_line?.trim() ?? ""]);
+    parts.push(table("Remarks of the optimiser", ["line", "remark", "source"], rows));
+  } else {
+    parts.push(paragraph("The optimiser has no remarks on the cell's lines."));
+  }
+  const functions = new Map();
+  for (const i of facts.instructions) {
+    const line = i.line === null ? "" : `  ; line ${i.line}`;
+    functions.set(i.function, [...(functions.get(i.function) ?? []), `${i.address}: ${i.text}${line}`]);
+  }
+  for (const [name, lines] of functions) parts.push(plainCode(`Machine code of ${name}`, lines.join("\n"), status));
+  if (facts.command) parts.push(paragraph("Command ", el("code", {}, facts.command)));
+  parts.push(...facts.notes.map((n) => paragraph(`Note: ${n}`)));
+  return parts;
+}
