@@ -203,12 +203,8 @@ class ReportWidget(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        texts: dict[str, Any] = {
-            REPORT_MIME: {"version": 1},
-            "text/html": self.report.to_html(),
-            "text/plain": self.report.to_text(),
-        }
-        return {**texts, **data}, metadata
+        texts = {"text/html": self.report.to_html(), "text/plain": self.report.to_text()}
+        return {REPORT_MIME: {"version": 1}, **data, **texts}, metadata
 
     def __repr__(self) -> str:
         return f"<ReportWidget {self.report.title}>"

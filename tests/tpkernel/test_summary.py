@@ -66,17 +66,17 @@ def test_the_failure_comes_first_in_every_form(case: tuple[str, Report]) -> None
 def test_everything_sent_to_the_front_end_is_json(case: tuple[str, Report]) -> None:
     _, report = case
     facts = ReportWidget(report).facts
-    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
-    json.dumps(report.to_dict(), allow_nan=False)
+    assert json.loads(json.dumps(facts, allow_nan=False, default=bytes.hex)) == facts
+    json.dumps(report.to_dict(), allow_nan=False, default=bytes.hex)
 
 
 def test_results_that_are_not_finite_reach_the_front_end_as_text() -> None:
     text = SOFTPLUS.replace("grad * sigmoid(beta * x)", "grad * (x - x) / (x - x)")
     report = tpkernel.build(text, checks=["gradcheck"])
     assert not report.ok
-    json.dumps(ReportWidget(report).facts, allow_nan=False)
+    json.dumps(ReportWidget(report).facts, allow_nan=False, default=bytes.hex)
     infinite = SOFTPLUS.replace("std::log1p(", "1 / (x[i] - x[i]) + std::log1p(")
-    json.dumps(ReportWidget(tpkernel.build(infinite)).facts, allow_nan=False)
+    json.dumps(ReportWidget(tpkernel.build(infinite)).facts, allow_nan=False, default=bytes.hex)
 
 
 def test_one_failure_of_several_samples_is_said_once() -> None:

@@ -46,7 +46,7 @@ def test_the_bundle_carries_view_html_and_text(widget):
     data, _ = widget._repr_mimebundle_()
     view = "application/vnd.jupyter.widget-view+json"
     assert {view, "text/html", "text/plain", REPORT_MIME} <= set(data)
-    assert "mylib::softplus" in data["text/plain"]
+    assert data["text/plain"] == widget.report.to_text()
     assert "<script" not in data["text/html"]
 
 

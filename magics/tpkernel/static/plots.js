@@ -2,13 +2,9 @@
 
 const floats = (view) => new Float64Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
 
-function digits(value, count = 10) {
-  return Number.isFinite(value) ? String(Number(value.toPrecision(count))) : String(value);
-}
-
 function spelled(real, imaginary) {
-  if (imaginary === undefined) return digits(real);
-  return `${digits(real)}${imaginary < 0 || Object.is(imaginary, -0) ? "" : "+"}${digits(imaginary)}j`;
+  if (imaginary === undefined) return String(real);
+  return `${String(real)}${imaginary < 0 || Object.is(imaginary, -0) ? "" : "+"}${String(imaginary)}j`;
 }
 
 // Index of an element in memory order, as it is written in Python.
@@ -84,7 +80,7 @@ function heatMap(jacobian, pair, summary) {
     values.textContent =
       `${pair.input}${indexText(row, jacobian.input_shape)} → output[${pair.output}]` +
       `${indexText(column % size, jacobian.output_shape)}${part}: analytical ${text(analytical, 0)}, ` +
-      `numerical ${text(numerical, 1)}, error ${digits(difference[i])}, allowed ${digits(allowed[i])}`;
+      `numerical ${text(numerical, 1)}, error ${String(difference[i])}, allowed ${String(allowed[i])}`;
   }
 
   canvas.addEventListener("pointermove", (event) => {
