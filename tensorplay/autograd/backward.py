@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorplay import _native
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor, spec_of, wrap
 from tensorplay.autograd import grad_mode
@@ -387,6 +388,12 @@ def _grad_of_samples(
 _ask_nobody: Callable[..., None] = inspect.unwrap(backward)
 
 
+# Starts from a plain tensor and runs the whole pass; says whether it did.
+_plainly: Callable[..., bool] | None = (
+    None if _native.core is None else _native.core.backward_plainly
+)
+
+
 @overridable_alone
 def _tensor_backward(
     self: Tensor,
@@ -396,6 +403,9 @@ def _tensor_backward(
     inputs: Any = None,
 ) -> None:
     """Add the gradients of this tensor to the ``grad`` of the leaves; see `autograd.backward`."""
+    plain = _plainly is not None and inputs is None and not create_graph
+    if plain and _plainly(self, gradient, retain_graph):  # type: ignore[misc]  # it is there
+        return
     grads = None if gradient is None else [gradient]
     _ask_nobody([self], grads, retain_graph, create_graph, inputs=inputs)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorplay import _device
+from tensorplay import _device, _dtype, _native
 from tensorplay._detours import detours
 from tensorplay._quiet import restore, silence
 from tensorplay._tensor import Spec, Tensor, wrap
@@ -24,6 +24,7 @@ from tensorplay.autograd.graph import (
     Hooks,
     Node,
     RunningPass,
+    accumulating,
     accumulator_of,
     add_to_grad,
     owned,
@@ -32,7 +33,7 @@ from tensorplay.autograd.graph import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 __all__ = ["check_gradient", "run_backward"]
 
@@ -435,6 +436,12 @@ def run_backward(
     list
         One gradient per edge of `inputs`, None where none arrived; empty without `inputs`.
     """
+    if _native_pass is not None and not create_graph:
+        wanted = None if inputs is None else list(inputs)
+        found = _native_pass(list(roots), retain_graph, wanted, accumulate)
+        if found is not NotImplemented:
+            gradients: list[Tensor | None] = found
+            return gradients
     state = _Pass(
         inputs or (), retain_graph=retain_graph, create_graph=create_graph, accumulate=accumulate
     )
@@ -566,3 +573,39 @@ def _checked(
 
 def _invalid(node: Node, number: int) -> str:
     return f"Function {node.name()} returned an invalid gradient at index {number}"
+
+
+# --- the pass in the extension (`_native/src/engine.h`) -----------------------------------------
+# It visits plain nodes itself and comes back here for the others, one at a time.
+
+
+def _begin(
+    inputs: Sequence[Edge] | None,
+    retain_graph: bool,
+    accumulate: bool,
+    captured: list[Tensor | None],
+    nodes: Collection[Node],
+    useful: set[Node] | None,
+) -> _Pass:
+    """Return the state of a pass in the extension, and let hooks ask about it."""
+    state = _Pass(
+        inputs or (), retain_graph=retain_graph, create_graph=False, accumulate=accumulate
+    )
+    state.captured = captured
+    state.arrays = True
+    running.passes.append(RunningPass(frozenset(nodes), useful))
+    return state
+
+
+def _end() -> None:
+    running.passes.pop()
+
+
+_native_pass: Any = None if _native.core is None else _native.core.run_backward
+
+if _native.core is not None:
+    _native.core.configure_arrays(silence, restore, np.add)
+    _native.core.configure_engine(
+        *(AccumulateGrad, _dtype.dtype, wrap, accumulator_of, accumulating),
+        *(_begin, _end, _visit, _checked),
+    )

@@ -8,17 +8,25 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tensorplay import _dtype, _native
 from tensorplay._detours import detours
 from tensorplay._tensor import Tensor, spec_of
-from tensorplay.autograd import anomaly_mode, forward_ad, grad_mode
+from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.batched import BatchedTensor
 from tensorplay.autograd.function_batching import (
     apply_by_generated_rule,
     apply_rule,
     refuse,
 )
-from tensorplay.autograd.function_context import FunctionContext, FunctionNode, record_one
+from tensorplay.autograd.function_context import (
+    NO_ZEROS,
+    FunctionContext,
+    FunctionNode,
+    no_node,
+    record_one,
+)
 from tensorplay.autograd.inplace import ViewOfInput, check_writable, rebase_history
+from tensorplay.autograd.saved_tensors import SavedTensor, open_contexts
 
 __all__ = ["Function", "FunctionContext", "FunctionNode", "once_differentiable"]
 
@@ -133,11 +141,11 @@ class Function:
         RuntimeError
             A tensor marked dirty is a leaf that requires grad, or was not returned.
         """
-        separate = cls.setup_context is not Function.setup_context
-        if not kwargs and not detours and not anomaly_mode.state.enabled:
-            found = _apply_plainly(cls, args, separate=separate)
+        if not kwargs:
+            found = _plainly(cls, args)
             if found is not _MISS:
                 return found
+        separate = cls.setup_context is not Function.setup_context
         given = len(args) + len(kwargs)
         args, keywords = _bind(cls.forward, args, kwargs, separate=separate)
         inputs = (*args, *keywords.values())
@@ -175,15 +183,19 @@ def _finish(
     return outputs
 
 
-def _apply_plainly(cls: type[Function], args: tuple[Any, ...], *, separate: bool) -> Any:
+def _apply_plainly(cls: type[Function], args: tuple[Any, ...]) -> Any:
     """Run a call whose arguments are plain tensors and other things, the commonest one.
 
-    Returns `_MISS` for others, before anything ran.
+    Returns `_MISS` for others, before anything ran. The extension does the same.
     """
+    if detours:
+        return _MISS
     needs: list[bool] = []
     recording = False
     for x in args:
         if x.__class__ is Tensor:
+            if x._base is not None:
+                x._synchronise()
             if x._tangent is not None:
                 return _MISS
             if x._requires_grad:
@@ -193,7 +205,8 @@ def _apply_plainly(cls: type[Function], args: tuple[Any, ...], *, separate: bool
             return _MISS  # batched, or of a subclass
         else:
             needs.append(False)
-    if separate and len(args) < _signature(cls.forward)[1]:
+    separate = cls.setup_context is not Function.setup_context
+    if separate and _takes_more(cls.forward, len(args)):
         return _MISS  # defaults are to be filled in
     mode = grad_mode.state
     ctx = FunctionContext(tuple(needs))
@@ -216,12 +229,17 @@ def _apply_plainly(cls: type[Function], args: tuple[Any, ...], *, separate: bool
         and not ctx._dirty
         and not ctx._non_differentiable
         and output._dtype.is_differentiable
-        and not any(x is output or getattr(x, "_base", None) is output for x in args)
+        and not any(x is output or (x.__class__ is Tensor and x._base is output) for x in args)
     ):
         if recording:
-            node = FunctionNode(f"{cls.__name__}Backward", ctx, cls._formula(), args)
-            record_one(node, output)
+            record_one(FunctionNode(cls, ctx, cls._formula(), args), output)
         return output
+    return _finish_plainly(cls, ctx, args, output, recording)
+
+
+def _finish_plainly(
+    cls: type[Function], ctx: FunctionContext, args: tuple[Any, ...], output: Any, recording: bool
+) -> Any:
     outputs = _finish(cls, ctx, args, len(args), output, recording=recording)
     return tuple(outputs) if isinstance(output, (tuple, list)) else outputs[0]
 
@@ -232,6 +250,11 @@ def _signature(forward: Callable[..., Any]) -> tuple[inspect.Signature, int]:
     signature = inspect.signature(forward)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return signature, sum(p.kind in kinds for p in signature.parameters.values())
+
+
+def _takes_more(forward: Callable[..., Any], count: int) -> bool:
+    """Tell whether `forward` has more positional parameters than arguments are given."""
+    return count < _signature(forward)[1]
 
 
 def _bind(
@@ -345,7 +368,7 @@ def _record(
         dirty._bump_version()  # before it is saved: the saved version is the new one
     if not any(differentiable):
         return
-    node = FunctionNode(f"{cls.__name__}Backward", ctx, cls._formula(), inputs, given)
+    node = FunctionNode(cls, ctx, cls._formula(), inputs, given)
     node.outputs = [spec_of(r) if d else None for r, d in zip(results, differentiable, strict=True)]
     node.zeros = {
         number: spec_of(r)
@@ -388,6 +411,17 @@ def _push_forward(
     for out, tangent in zip(outputs, results, strict=True):
         if tangent is not None and isinstance(out, Tensor):
             forward_ad.set_tangent(out, tangent, cls.__name__)
+
+
+_plainly: Callable[[type[Function], tuple[Any, ...]], Any]
+if _native.core is None:
+    _plainly = _apply_plainly
+else:
+    _native.core.configure_apply(
+        *(Function, SavedTensor, _dtype.dtype, _dtype.FLOATING),
+        *(_takes_more, _finish_plainly, open_contexts, no_node, _MISS, NO_ZEROS),
+    )
+    _plainly = _native.core.apply_plainly
 
 
 def once_differentiable(function: Callable[..., Any]) -> Callable[..., Any]:

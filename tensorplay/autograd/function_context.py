@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorplay import _native
 from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.graph import (
@@ -20,7 +21,19 @@ from tensorplay.autograd.graph import (
     source_of,
 )
 
-__all__ = ["FunctionContext", "FunctionNode", "record_one", "record_unfilled", "zeros_of"]
+__all__ = [
+    "NO_ZEROS",
+    "FunctionContext",
+    "FunctionNode",
+    "no_node",
+    "record_one",
+    "record_unfilled",
+    "zeros_of",
+]
+
+
+def no_node() -> None:
+    """Stand in a new context for the reference to its node."""
 
 
 _PLAIN = frozenset({int, float, bool, str, type(None)})
@@ -61,7 +74,7 @@ class FunctionContext:
         self._for_forward: tuple[Tensor | None, ...] = ()
         self._saved: list[SavedTensor | None] | None = None
         self._freed = False
-        self._node: Callable[[], Node | None] = lambda: None
+        self._node: Callable[[], Node | None] = no_node
         self._dirty: tuple[Tensor, ...] = ()
         self._non_differentiable: tuple[Tensor, ...] = ()
         self._materialize = True
@@ -267,7 +280,7 @@ class FunctionNode(Node):
     Parameters
     ----------
     name
-        Name shown to people.
+        Name shown to people, or the class that it is made of when somebody asks.
     ctx
         The filled context.
     formula
@@ -287,7 +300,7 @@ class FunctionNode(Node):
 
     def __init__(
         self,
-        name: str,
+        name: str | type[Any],
         ctx: FunctionContext,
         formula: Callable[..., Any],
         inputs: Sequence[Any],
@@ -315,7 +328,8 @@ class FunctionNode(Node):
 
     def name(self) -> str:
         """Return the name shown to people."""
-        return self._name
+        name = self._name
+        return name if isinstance(name, str) else f"{name.__name__}Backward"
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -346,6 +360,16 @@ class FunctionNode(Node):
             results = self.formula(ctx, *arguments)
         finally:
             ctx._tracked = outer
+        return self.fitted(results)
+
+    def fitted(self, results: Any) -> list[Tensor | None]:
+        """Return what the formula gave as one gradient, or None, per input.
+
+        Raises
+        ------
+        RuntimeError
+            It gave too few, or too many.
+        """
         if not isinstance(results, (tuple, list)):
             results = (results,)
         sources = self._sources
@@ -354,7 +378,7 @@ class FunctionNode(Node):
             return list(results)  # one for each, and all are wanted
         if len(results) < self.given or any(x is not None for x in results[count:]):
             message = (
-                f"function {self._name} returned an incorrect number of gradients "
+                f"function {self.name()} returned an incorrect number of gradients "
                 f"(expected {self.given}, got {len(results)})"
             )
             raise RuntimeError(message)
@@ -376,7 +400,7 @@ class FunctionNode(Node):
 
 
 _new_node: Callable[[], FunctionNode] = functools.partial(object.__new__, FunctionNode)
-_NO_ZEROS: dict[int, Spec] = {}
+NO_ZEROS: dict[int, Spec] = {}
 
 
 def record_unfilled(
@@ -396,7 +420,7 @@ def record_unfilled(
     node._name = name
     node.formula = formula
     node.given = len(inputs)
-    node.zeros = _NO_ZEROS
+    node.zeros = NO_ZEROS
     output._grad_fn, output._output_nr, output._requires_grad = node, 0, True
 
 
@@ -410,3 +434,7 @@ def record_one(node: FunctionNode, output: Tensor) -> None:
 def zeros_of(spec: Spec) -> Tensor:
     """Return zeros of the shape and type of `spec`."""
     return wrap(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
+
+
+if _native.core is not None:
+    _native.core.configure_functions(FunctionNode, FunctionContext)

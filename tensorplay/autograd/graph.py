@@ -293,7 +293,7 @@ def _unpacked(value: Any, node: Node) -> Any:
 
 
 # Two threads may reach the same leaf, or the same retained tensor, at once.
-_accumulating = threading.RLock()
+accumulating = threading.RLock()
 
 
 def add_to_grad(tensor: Tensor, grad: Tensor) -> None:
@@ -304,7 +304,7 @@ def add_to_grad(tensor: Tensor, grad: Tensor) -> None:
     history of its own.
     """
     recorded = grad_mode.state.enabled and grad.requires_grad
-    with _accumulating:
+    with accumulating:
         present = tensor._grad
         if present is None:
             tensor._grad = grad.clone() if recorded else grad.detach().clone()
@@ -386,7 +386,7 @@ class AccumulateGrad(Node):
         variable = self.variable
         if variable._hooks is not None or variable._array.__class__ is not np.ndarray:
             return None
-        with _accumulating:
+        with accumulating:
             present = variable._grad
             if present is None:
                 # The engine and this function have it.
@@ -446,7 +446,7 @@ def accumulator_of(leaf: Tensor) -> AccumulateGrad:
     reference = leaf._accumulator
     node: AccumulateGrad | None = None if reference is None else reference()
     if node is None:
-        with _accumulating:  # all graphs that use the leaf must end in one node
+        with accumulating:  # all graphs that use the leaf must end in one node
             node = None if leaf._accumulator is None else leaf._accumulator()
             if node is None:
                 node = AccumulateGrad(leaf)

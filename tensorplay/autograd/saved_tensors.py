@@ -52,15 +52,15 @@ class _State(threading.local):
 state = _State()
 
 # One entry per open context of any thread: what every save looks at first, as it costs the least.
-_open: list[Detour] = []
+open_contexts: list[Detour] = []
 
 
 def _enter() -> None:
-    _open.append(enter("what becomes of saved tensors"))
+    open_contexts.append(enter("what becomes of saved tensors"))
 
 
 def _leave() -> None:
-    leave(_open.pop())
+    leave(open_contexts.pop())
 
 
 class _Packed:
@@ -112,7 +112,7 @@ class SavedTensor:
         self._had_history = output_nr is None and tensor._grad_fn is not None
         self.computed = computed  # neither input nor output of the saving node
         self._packed: _Packed | None = None
-        if _open:
+        if open_contexts:
             if state.hooks:
                 self._pack(*state.hooks[-1])
             if state.mutations:
@@ -418,7 +418,7 @@ class Strong:
 
 def before_write(target: Tensor) -> None:
     """Do what must happen before `target` is written in place."""
-    if _open:
+    if open_contexts:
         for copies in state.mutations:
             copies.before_write(target)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import linecache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from tensorplay import _dtype
+from tensorplay import _dtype, _native
 from tensorplay.ops.node import FIRST_IS_NUMBER, SECOND_IS_NUMBER, TENSOR
 from tensorplay.ops.operator import OPERATORS
 
@@ -31,22 +31,37 @@ class _UntraceableError(Exception):
     """The formula does something that symbols do not know."""
 
 
+# What NumPy calls the signs, and the kinds of operands as the extension has them.
+_SIGNS: Final = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.true_divide}
+_GRADIENT, _OUT, _ARGUMENT, _CONSTANT, _STEP = range(5)
+
+
+# Makes a rule of steps in the extension, None where it is not there.
+_program: Final[Any] = None if _native.core is None else _native.core.ArrayProgram
+
+
 class _Trace:
-    """What symbols wrote down: one assignment per step, and the functions that these call."""
+    """What symbols wrote down: one assignment per step, and the functions that these call.
+
+    `steps` is the same for the extension: NumPy's function, and its operands by kind and number.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.functions: dict[str, Any] = {}
         self.constants: list[Any] = []
+        self.steps: list[tuple[Any, tuple[tuple[int, int], ...]]] = []
+        self.of_numbers = False  # whether a step has numbers only, which NumPy gives a type
 
     def constant(self, number: Any) -> str:
         """Return the name of a number, which the rule has as an array: NumPy is faster with it."""
         self.constants.append(number)
         return f"c{len(self.constants) - 1}"
 
-    def step(self, text: str) -> _Symbol:
+    def step(self, text: str, function: Any, *names: str) -> _Symbol:
         name = f"t{len(self.lines)}"
         self.lines.append(f"    {name} = {text}\n")
+        self.steps.append((function, tuple(_numbered(n) for n in names)))
         return _Symbol(self, name)
 
     def call(self, operator: str, *operands: Any) -> _Symbol:
@@ -55,7 +70,19 @@ class _Trace:
         if ufunc is None:
             raise _UntraceableError(operator)
         self.functions[operator] = ufunc
-        return self.step(f"{operator}({', '.join(_text(self, x) for x in operands)})")
+        names = [_text(self, x) for x in operands]
+        return self.step(f"{operator}({', '.join(names)})", ufunc, *names)
+
+
+def _numbered(name: str) -> tuple[int, int]:
+    """Return an operand, which is known by its name, as the extension has it."""
+    if name == "g":
+        return _GRADIENT, 0
+    if name == "out":
+        return _OUT, 0
+    if name.startswith("args["):
+        return _ARGUMENT, int(name[5:-1])
+    return _CONSTANT if name[0] == "c" else _STEP, int(name[1:])
 
 
 def _text(trace: _Trace, operand: Any) -> str:
@@ -84,9 +111,11 @@ class _Number:
     __index__ = __float__ = __int__ = _refuse
 
     def _infix(self, sign: str, left: Any, right: Any) -> Any:
-        step = self.trace.step(f"{_text(self.trace, left)} {sign} {_text(self.trace, right)}")
+        first, second = _text(self.trace, left), _text(self.trace, right)
+        step = self.trace.step(f"{first} {sign} {second}", _SIGNS[sign], first, second)
         if isinstance(left, _Symbol) or isinstance(right, _Symbol):
             return step
+        self.trace.of_numbers = True
         return _Number(self.trace, step.name)
 
     def __add__(self, other: Any) -> Any:
@@ -120,7 +149,7 @@ class _Symbol(_Number):
     dtype = _dtype.float64  # formulas ask whether it is complex
 
     def __neg__(self) -> _Symbol:
-        return self.trace.step(f"-{self.name}")
+        return self.trace.step(f"-{self.name}", np.negative, self.name)
 
     def __pow__(self, other: Any) -> _Symbol:
         return self.trace.call("pow", self, other)
@@ -132,6 +161,13 @@ class _Symbol(_Number):
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *operands: self.trace.call(name, self, *operands)
+
+
+def _is_short(trace: _Trace) -> bool:
+    """Tell whether the extension takes all steps: NumPy's own functions of one or two operands."""
+    return not trace.of_numbers and all(
+        isinstance(f, np.ufunc) and f.nin == len(x) <= 2 for f, x in trace.steps
+    )
 
 
 def _traced(
@@ -157,9 +193,11 @@ def _traced(
         return None
     if not isinstance(result, _Symbol):
         return None
+    constants = {f"c{n}": np.asarray(c, d.numpy) for n, c in enumerate(trace.constants)}
+    if _program is not None and _is_short(trace):
+        return _program(tuple(trace.steps), tuple(constants.values()), _numbered(result.name))
     source = f"def rule(g, args, shapes, out):\n{''.join(trace.lines)}    return {result.name}\n"
     filename = f"<tensorplay gradient of {argument} of {primitive.name}, number at {number}>"
-    constants = {f"c{n}": np.asarray(c, d.numpy) for n, c in enumerate(trace.constants)}
     names: dict[str, Any] = {**trace.functions, **constants}
     exec(compile(source, filename, "exec"), names)  # noqa: S102 - text that symbols wrote
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)

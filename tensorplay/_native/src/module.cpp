@@ -1,4 +1,5 @@
 // The module `tensorplay._native._core`.
+#include "engine.h"
 #include "launch.h"
 #include "layout.h"
 
@@ -28,6 +29,28 @@ PyMethodDef methods[] = {
     {"set_layout", set_layout, METH_VARARGS,
      "set_layout(Tensor, VersionCounter, Node, PrimitiveNode, Edge, numbers, grad_state, detours): "
      "say which classes and objects the short ways and the reverse pass work on."},
+    {"configure_arrays", configure_arrays, METH_VARARGS,
+     "configure_arrays(silence, restore, add): say how NumPy's warnings are silenced."},
+    {"configure_engine", configure_engine, METH_VARARGS,
+     "configure_engine(AccumulateGrad, dtype, wrap, accumulator_of, lock, begin, end, visit, "
+     "checked): say what the reverse pass needs of Python."},
+    {"configure_functions", configure_functions, METH_VARARGS,
+     "configure_functions(FunctionNode, FunctionContext): say what a user's function leaves."},
+    {"configure_apply", configure_apply, METH_VARARGS,
+     "configure_apply(Function, SavedTensor, dtype, first_differentiable, takes_more, finish, "
+     "hooks, no_node, miss, no_zeros): say what a call of a user's function needs of Python."},
+    {"apply_plainly",
+     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(apply_plainly)), METH_FASTCALL,
+     "apply_plainly(cls, args): call a user's function and record it; `miss`, before anything ran, "
+     "if the call is Python's."},
+    {"run_backward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run_backward)),
+     METH_FASTCALL,
+     "run_backward(roots, retain_graph, inputs, accumulate): run a reverse pass and return the "
+     "gradients of the inputs; NotImplemented, before anything changed, if it is Python's."},
+    {"backward_plainly",
+     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(backward_plainly)), METH_FASTCALL,
+     "backward_plainly(tensor, gradient, retain_graph): run a reverse pass from one tensor and "
+     "return True; False, before anything changed, if it is Python's."},
     {"allocator_address", allocator_address, METH_NOARGS,
      "Address of the allocator, as the engine's environment takes it."},
     {"live_allocations", count_live, METH_NOARGS,
@@ -51,7 +74,8 @@ PyMODINIT_FUNC PyInit__core() {
   if (module == nullptr) return nullptr;
   PyObject* capsule = PyCapsule_New(&table, "dlpack_exchange_api", nullptr);
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
-      !prepare_launch(module) || capsule == nullptr ||
+      !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
+      capsule == nullptr ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);
     Py_DECREF(module);
