@@ -120,7 +120,7 @@ from tensorplay.random import (
 )
 
 if TYPE_CHECKING:
-    from tensorplay import serialization as serialization
+    from tensorplay import nn as nn, optim as optim, serialization as serialization
     from tensorplay.serialization import load, save
 
 __version__ = "0.1.0"
@@ -235,12 +235,14 @@ __all__ += _operator_names  # noqa: PLE0605 - names of operators
 # What NumPy and the array API standard ask of tensors attaches itself to them.
 from tensorplay import _numpy_protocol as _numpy_protocol  # noqa: E402
 
-__all__ += ["array_api"]  # noqa: F405 - imported when asked for
+__all__ += ["array_api", "nn", "optim"]  # noqa: F405 - imported when asked for
 
 # Module and name in it, if that is no module itself.
 _LATE = {
     "array_api": ("array_api", None),
     "load": ("serialization", "load"),
+    "nn": ("nn", None),
+    "optim": ("optim", None),
     "overrides": ("overrides", None),
     "save": ("serialization", "save"),
     "serialization": ("serialization", None),

@@ -126,4 +126,6 @@ def describe(tensor: Tensor) -> str:
         notes.append(f"grad_fn=<{node.name()}>")
     elif tensor.requires_grad:
         notes.append("requires_grad=True")
-    return PREFIX + ", ".join([body, *notes]) + ")"
+    text = PREFIX + ", ".join([body, *notes]) + ")"
+    # As a list of parameters is read, one below the other.
+    return f"Parameter containing:\n{text}" if tensor._role == "parameter" else text

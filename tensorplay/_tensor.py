@@ -103,6 +103,7 @@ class Tensor(TensorMethods):
     _accumulator: Any = None
     _hooks: Any = None
     _inference: bool = False
+    _role: str | None = None  # "parameter", "buffer" or "transient buffer" of a module
 
     def __new__(
         cls: type[TensorT],
@@ -333,6 +334,32 @@ class Tensor(TensorMethods):
     def data(self) -> Tensor:
         """The same memory outside the graph, with a version counter of its own."""
         return wrap(self._array, self._dtype)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if not isinstance(value, Tensor):
+            message = f"[data] expected Tensor, got {type(value).__name__}."
+            raise TypeError(message)
+        same = value._array.shape == self._array.shape and value._dtype is self._dtype
+        if not same and (self.grad_fn is not None or self._base is not None):
+            message = (
+                "[data] other elements for a tensor that is no graph leaf, or that is a view, must "
+                f"have its shape and dtype, {list(self.shape)} and {self._dtype!r}, got "
+                f"{list(value.shape)} and {value._dtype!r}. Write x = y."
+            )
+            raise RuntimeError(message)
+        if self._requires_grad and not value._dtype.is_differentiable:
+            message = (
+                "[data] a tensor that requires grad needs floating point or complex elements, got "
+                f"{value._dtype!r}. Write x.requires_grad_(False) first."
+            )
+            raise RuntimeError(message)
+        # A node that saved the tensor must hear of it, although the old memory is as it was.
+        counter = self._shared_counter()
+        counter.value += 1
+        self._array, self._dtype = value._array, value._dtype
+        if self._grad_fn is None and self._base is None:
+            self._accumulator = None  # it knows shape and type
 
     # --- versions and views -----------------------------------------------------------------
 
@@ -596,6 +623,8 @@ class Tensor(TensorMethods):
         result = blank(type(self))
         result._array, result._dtype = array, self._dtype
         result._requires_grad = self._requires_grad
+        if self._role is not None:
+            result._role = self._role
         memo[id(self)] = result
         if self._grad is not None:
             result._grad = copy.deepcopy(self._grad, memo)
@@ -607,7 +636,8 @@ class Tensor(TensorMethods):
             raise RuntimeError(message)
         if isinstance(self._array, MetaArray):
             return _unpickle_meta, (Spec(self._array.shape, self._dtype, self.stride()),)
-        return _unpickle, (type(self), self._array, self._dtype, self._requires_grad)
+        rest = (self._requires_grad,) if self._role is None else (self._requires_grad, self._role)
+        return _unpickle, (type(self), self._array, self._dtype, *rest)
 
 
 def blank(cls: type[TensorT]) -> TensorT:
@@ -658,9 +688,13 @@ def _plain_array(data: Any, d: dtype) -> npt.NDArray[Any]:
         raise kind(message) from error
 
 
-def _unpickle(cls: type[Tensor], array: Any, d: dtype, requires_grad: bool) -> Tensor:
+def _unpickle(
+    cls: type[Tensor], array: Any, d: dtype, requires_grad: bool, role: str | None = None
+) -> Tensor:
     result = blank(cls)
     result._array, result._dtype, result._requires_grad = array, d, requires_grad
+    if role is not None:
+        result._role = role
     return result
 
 

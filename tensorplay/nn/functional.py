@@ -1,0 +1,674 @@
+"""Functions of neural networks: operators of the runtime under their usual names, and sums of them.
+
+What is defined here is made of operators, so it is differentiable, batched by `vmap`, and captured
+by `compile` as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorplay as _tp
+from tensorplay._functions import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    conv1d,
+    conv2d,
+    conv_transpose1d,
+    conv_transpose2d,
+    cross_entropy,
+    dropout as _dropout,
+    elu,
+    embedding as _embedding,
+    gelu,
+    hardtanh,
+    l1_loss,
+    layer_norm,
+    leaky_relu,
+    linear,
+    log_softmax,
+    max_pool1d,
+    max_pool2d,
+    mse_loss,
+    nll_loss,
+    one_hot,
+    pad,
+    relu,
+    rms_norm,
+    scaled_dot_product_attention,
+    sigmoid,
+    silu,
+    smooth_l1_loss,
+    softmax,
+    softplus,
+    tanh,
+)
+from tensorplay._tensor import Tensor
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "batch_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "celu",
+    "conv1d",
+    "conv2d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "cosine_embedding_loss",
+    "cosine_similarity",
+    "cross_entropy",
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "elu",
+    "embedding",
+    "gelu",
+    "glu",
+    "group_norm",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "hinge_embedding_loss",
+    "huber_loss",
+    "instance_norm",
+    "kl_div",
+    "l1_loss",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "log_softmax",
+    "logsigmoid",
+    "margin_ranking_loss",
+    "max_pool1d",
+    "max_pool2d",
+    "mish",
+    "mse_loss",
+    "nll_loss",
+    "normalize",
+    "one_hot",
+    "pad",
+    "pairwise_distance",
+    "prelu",
+    "relu",
+    "relu6",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "selu",
+    "sigmoid",
+    "silu",
+    "smooth_l1_loss",
+    "softmax",
+    "softmin",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "tanh",
+    "tanhshrink",
+    "threshold",
+    "triplet_margin_loss",
+]
+
+# Klambauer et al., "Self-normalizing neural networks" (2017).
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def _reduced(name: str, loss: Any, reduction: str) -> Any:
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    if reduction == "none":
+        return loss
+    message = f"[{name}] argument 'reduction': expected 'none', 'mean' or 'sum', got {reduction!r}."
+    raise ValueError(message)
+
+
+# --- activations ----------------------------------------------------------------------------------
+
+
+def relu6(input: Tensor) -> Tensor:
+    """Return ``min(max(input, 0), 6)``."""
+    return hardtanh(input, 0.0, 6.0)
+
+
+def selu(input: Tensor) -> Tensor:
+    """Return the scaled `elu` that keeps mean 0 and variance 1 (Klambauer et al., 2017)."""
+    return elu(input, _SELU_ALPHA) * _SELU_SCALE
+
+
+def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return ``max(0, x) + min(0, alpha·(exp(x/alpha) − 1))``.
+
+    Raises
+    ------
+    ValueError
+        `alpha` is zero.
+    """
+    if alpha == 0:
+        message = "[celu] argument 'alpha': expected a number other than 0, got 0."
+        raise ValueError(message)
+    return elu(input / alpha, 1.0) * alpha
+
+
+def mish(input: Tensor) -> Tensor:
+    """Return ``x·tanh(log(1 + exp(x)))``."""
+    return input * softplus(input).tanh()
+
+
+def hardsigmoid(input: Tensor) -> Tensor:
+    """Return ``min(max(x/6 + 1/2, 0), 1)``."""
+    return hardtanh(input / 6 + 0.5, 0.0, 1.0)
+
+
+def hardswish(input: Tensor) -> Tensor:
+    """Return ``x·hardsigmoid(x)``."""
+    return input * hardsigmoid(input)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """Return ``log(sigmoid(x))``, without overflow."""
+    return -softplus(-input, 1.0, math.inf)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """Return ``x/(1 + |x|)``."""
+    return input / (input.abs() + 1)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """Return ``x − tanh(x)``."""
+    return input - input.tanh()
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Return what of x lies beyond ±lambd: ``sign(x)·max(|x| − lambd, 0)``.
+
+    Raises
+    ------
+    ValueError
+        `lambd` is negative.
+    """
+    if lambd < 0:
+        message = f"[softshrink] argument 'lambd': expected at least 0, got {lambd}."
+        raise ValueError(message)
+    return input - input.clamp(-lambd, lambd)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Return x where it lies beyond ±lambd, 0 elsewhere."""
+    return input.masked_fill((input >= -lambd) & (input <= lambd), 0)
+
+
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
+    """Return x where it is above `threshold`, `value` elsewhere."""
+    return input.masked_fill(input <= threshold, value)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """Return x where it is positive, ``weight·x`` elsewhere.
+
+    Parameters
+    ----------
+    input
+        Any shape; channels are dimension 1.
+    weight
+        One slope, or one for each channel, shape (channels,).
+
+    Raises
+    ------
+    ValueError
+        `weight` has another number of slopes.
+    """
+    slopes = weight.numel()
+    channels = input.shape[1] if input.ndim > 1 else 1
+    if weight.ndim > 1 or slopes not in {1, channels}:
+        message = (
+            f"[prelu] argument 'weight': expected 1 slope or {channels}, one for each channel, got "
+            f"shape {list(weight.shape)}."
+        )
+        raise ValueError(message)
+    if slopes > 1:
+        weight = weight.reshape((1, slopes) + (1,) * (input.ndim - 2))
+    return relu(input) - weight * relu(-input)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """Return the first half of `dim` times the sigmoid of the second.
+
+    Raises
+    ------
+    ValueError
+        The size of `dim` is odd.
+    """
+    size = input.size(dim)
+    if size % 2:
+        message = f"[glu] argument 'input': expected an even size of dimension {dim}, got {size}."
+        raise ValueError(message)
+    value, gate = input.chunk(2, dim)
+    return value * gate.sigmoid()
+
+
+def softmin(input: Tensor, dim: int) -> Tensor:
+    """Return the softmax of ``−input`` along `dim`."""
+    return softmax(-input, dim)
+
+
+# --- dropout --------------------------------------------------------------------------------------
+
+
+def dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, *, generator: Any = None
+) -> Tensor:
+    """Return `input` with elements set to zero with probability `p`, the others by ``1/(1 − p)``.
+
+    Raises
+    ------
+    ValueError
+        `p` lies outside of [0, 1].
+    """
+    return _dropout(input, p, training, generator=generator)
+
+
+def _dropout_channels(
+    name: str, x: Tensor, p: float, training: bool, spatial: int, generator: Any
+) -> Tensor:
+    if x.ndim not in {spatial + 1, spatial + 2}:
+        message = (
+            f"[{name}] argument 'input': expected {spatial + 1} or {spatial + 2} dimensions "
+            f"((N,) C and {spatial} more), got {x.ndim}."
+        )
+        raise ValueError(message)
+    if not training:
+        return _dropout(x, p, False)
+    mask = _tp.ones(tuple(x.shape[: x.ndim - spatial]) + (1,) * spatial, dtype=x.dtype)
+    return x * _dropout(mask, p, True, generator=generator)
+
+
+def dropout1d(
+    input: Tensor, p: float = 0.5, training: bool = True, *, generator: Any = None
+) -> Tensor:
+    """Return `input`, shape ((N,) C, L), with whole channels set to zero with probability `p`.
+
+    Raises
+    ------
+    ValueError
+        `p` lies outside of [0, 1], or the number of dimensions is another.
+    """
+    return _dropout_channels("dropout1d", input, p, training, 1, generator)
+
+
+def dropout2d(
+    input: Tensor, p: float = 0.5, training: bool = True, *, generator: Any = None
+) -> Tensor:
+    """Return `input`, shape ((N,) C, H, W), with whole channels set to zero with probability `p`.
+
+    Raises
+    ------
+    ValueError
+        `p` lies outside of [0, 1], or the number of dimensions is another.
+    """
+    return _dropout_channels("dropout2d", input, p, training, 2, generator)
+
+
+# --- normalisations -------------------------------------------------------------------------------
+
+
+def _along_channels(name: str, argument: str, x: Tensor, value: Any) -> Any:
+    """Return a value for each channel, to stand beside `x`."""
+    if value is None:
+        return None
+    if tuple(value.shape) != (x.shape[1],):
+        message = (
+            f"[{name}] argument {argument!r}: expected shape [{x.shape[1]}], one for each channel, "
+            f"got {list(value.shape)}."
+        )
+        raise ValueError(message)
+    return value.reshape((1, -1) + (1,) * (x.ndim - 2))
+
+
+def _affine(name: str, x: Tensor, y: Tensor, weight: Any, bias: Any) -> Tensor:
+    weight = _along_channels(name, "weight", x, weight)
+    bias = _along_channels(name, "bias", x, bias)
+    if weight is not None:
+        y = y * weight
+    return y if bias is None else y + bias
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise each channel over the batch (Ioffe and Szegedy, 2015).
+
+    Parameters
+    ----------
+    input
+        Shape (N, C, …).
+    running_mean, running_var
+        Statistics of shape (C,), used when not `training`; when `training` they move by `momentum`
+        towards those of the batch, the variance towards its unbiased estimate.
+    weight, bias
+        Scale and shift of each channel, shape (C,).
+    training
+        Whether the statistics are those of the batch.
+    momentum
+        Share of the batch in the new running statistics.
+    eps
+        Added to the variance.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two dimensions, one value per channel in training, no running statistics without
+        training, or shapes other than (C,).
+    """
+    if input.ndim < 2:
+        message = (
+            "[batch_norm] argument 'input': expected at least 2 dimensions (N, C, …), got "
+            f"{input.ndim}."
+        )
+        raise ValueError(message)
+    axes = (0, *range(2, input.ndim))
+    if training:
+        count = input.numel() // max(1, input.shape[1])
+        if count == 1:
+            message = (
+                "[batch_norm] argument 'input': expected more than 1 value per channel when "
+                f"training, got input size {list(input.shape)}. Write module.eval() first."
+            )
+            raise ValueError(message)
+        mean = input.mean(axes, keepdim=True)
+        centred = input - mean
+        var = (centred * centred).mean(axes, keepdim=True)
+        _move(running_mean, mean, input, momentum, "running_mean", 1.0)
+        _move(running_var, var, input, momentum, "running_var", count / max(1, count - 1))
+    else:
+        if running_mean is None or running_var is None:
+            message = (
+                "[batch_norm] arguments 'running_mean' and 'running_var': expected Tensors unless "
+                "training, got None."
+            )
+            raise ValueError(message)
+        centred = input - _along_channels("batch_norm", "running_mean", input, running_mean)
+        var = _along_channels("batch_norm", "running_var", input, running_var)
+    return _affine("batch_norm", input, centred * (var + eps).rsqrt(), weight, bias)
+
+
+def _move(
+    running: Tensor | None, new: Tensor, x: Tensor, momentum: float, name: str, factor: float
+) -> None:
+    if running is None:
+        return
+    _along_channels("batch_norm", name, x, running)
+    with _tp.no_grad():
+        running.mul_(1 - momentum).add_(new.detach().reshape(-1) * (momentum * factor))
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise groups of channels of each sample (Wu and He, 2018).
+
+    Parameters
+    ----------
+    input
+        Shape (N, C, …).
+    num_groups
+        Into how many groups the channels are split.
+    weight, bias
+        Scale and shift of each channel, shape (C,).
+    eps
+        Added to the variance.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two dimensions, or `num_groups` does not divide C.
+    """
+    if input.ndim < 2:
+        message = (
+            "[group_norm] argument 'input': expected at least 2 dimensions (N, C, …), got "
+            f"{input.ndim}."
+        )
+        raise ValueError(message)
+    if num_groups < 1 or input.shape[1] % num_groups:
+        message = (
+            f"[group_norm] argument 'num_groups': expected a divisor of the {input.shape[1]} "
+            f"channels, got {num_groups}."
+        )
+        raise ValueError(message)
+    grouped = input.reshape((input.shape[0], num_groups, -1))
+    normal = layer_norm(grouped, (grouped.shape[-1],), eps=eps)
+    return _affine("group_norm", input, normal.reshape(input.shape), weight, bias)
+
+
+def instance_norm(
+    input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Normalise each channel of each sample of `input`, shape (N, C, …).
+
+    Raises
+    ------
+    ValueError
+        Fewer than three dimensions, or one value per channel.
+    """
+    if input.ndim < 3 or math.prod(input.shape[2:]) == 1:
+        message = (
+            "[instance_norm] argument 'input': expected (N, C, …) with more than 1 value per "
+            f"channel, got {list(input.shape)}."
+        )
+        raise ValueError(message)
+    normal = group_norm(input, max(1, input.shape[1]), eps=eps)
+    return _affine("instance_norm", input, normal, weight, bias)
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """Return `input` divided by its `p`-norm along `dim`, at least `eps`."""
+    return input / input.norm(p, dim, keepdim=True).clamp(min=eps)
+
+
+# --- embeddings and distances ---------------------------------------------------------------------
+
+
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """Return the rows of `weight` at the indices `input`.
+
+    Parameters
+    ----------
+    input
+        Indices of any shape.
+    weight
+        Shape (rows, features).
+    padding_idx
+        A row whose gradient stays zero.
+
+    Raises
+    ------
+    IndexError
+        An index, or `padding_idx`, is out of range.
+    """
+    found = _embedding(input, weight)
+    if padding_idx is None:
+        return found
+    rows = weight.shape[0]
+    if not -rows <= padding_idx < rows:
+        message = (
+            f"[embedding] argument 'padding_idx': expected an index of {rows} rows, got "
+            f"{padding_idx}."
+        )
+        raise IndexError(message)
+    padded = (input == padding_idx % rows).unsqueeze(-1)
+    return _tp.where(padded, found.detach(), found)
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Return ``x1·x2/(|x1|·|x2|)`` along `dim`; norms are at least `eps`."""
+    first = x1 / x1.norm(2, dim, keepdim=True).clamp(min=eps)
+    second = x2 / x2.norm(2, dim, keepdim=True).clamp(min=eps)
+    return (first * second).sum(dim)
+
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """Return the `p`-norm of ``x1 − x2 + eps`` along the last dimension."""
+    return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
+) -> Tensor:
+    """Return half the squared error up to `delta`, beyond it ``delta·(|error| − delta/2)``.
+
+    Raises
+    ------
+    ValueError
+        `delta` is not positive, or an unknown `reduction`.
+    """
+    if delta <= 0:
+        message = f"[huber_loss] argument 'delta': expected a positive number, got {delta}."
+        raise ValueError(message)
+    found: Tensor = smooth_l1_loss(input, target, reduction=reduction, beta=delta) * delta
+    return found
+
+
+def kl_div(
+    input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """Return the divergence of the distribution `target` from that with logarithms `input`.
+
+    Parameters
+    ----------
+    input
+        Logarithms of probabilities.
+    target
+        Probabilities, by `log_target` their logarithms.
+    reduction
+        ``"none"``, ``"mean"``, ``"sum"`` or ``"batchmean"``: the sum over the size of dimension 0.
+    log_target
+        Whether `target` is logarithms.
+
+    Raises
+    ------
+    ValueError
+        An unknown `reduction`.
+    """
+    if log_target:
+        loss = target.exp() * (target - input)
+    else:
+        loss = _tp.xlogy(target, target) - target * input
+    if reduction == "batchmean":
+        return loss.sum() / max(1, input.shape[0] if input.ndim else 1)
+    result: Tensor = _reduced("kl_div", loss, reduction)
+    return result
+
+
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """Return ``max(0, −target·(input1 − input2) + margin)``, `target` being 1 or −1.
+
+    Raises
+    ------
+    ValueError
+        An unknown `reduction`.
+    """
+    loss = relu(-target * (input1 - input2) + margin)
+    result: Tensor = _reduced("margin_ranking_loss", loss, reduction)
+    return result
+
+
+def hinge_embedding_loss(
+    input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """Return `input` where `target` is 1 and ``max(0, margin − input)`` where it is −1.
+
+    Raises
+    ------
+    ValueError
+        An unknown `reduction`.
+    """
+    loss = _tp.where(target == 1, input, relu(margin - input))
+    result: Tensor = _reduced("hinge_embedding_loss", loss, reduction)
+    return result
+
+
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """Return ``1 − cos`` where `target` is 1 and ``max(0, cos − margin)`` where it is −1.
+
+    Raises
+    ------
+    ValueError
+        An unknown `reduction`.
+    """
+    cosine = cosine_similarity(input1, input2, dim=-1)
+    loss = _tp.where(target == 1, 1 - cosine, relu(cosine - margin))
+    result: Tensor = _reduced("cosine_embedding_loss", loss, reduction)
+    return result
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return ``max(0, d(anchor, positive) − d(anchor, negative) + margin)``.
+
+    Parameters
+    ----------
+    anchor, positive, negative
+        Shape (…, features).
+    margin
+        By how much the negative should be farther.
+    p, eps
+        Those of `pairwise_distance`.
+    swap
+        Take d(positive, negative) where it is the smaller.
+    reduction
+        ``"none"``, ``"mean"`` or ``"sum"``.
+
+    Raises
+    ------
+    ValueError
+        An unknown `reduction`.
+    """
+    near = pairwise_distance(anchor, positive, p, eps)
+    far = pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = _tp.minimum(far, pairwise_distance(positive, negative, p, eps))
+    result: Tensor = _reduced("triplet_margin_loss", relu(near - far + margin), reduction)
+    return result

@@ -1,0 +1,319 @@
+"""Activations as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorplay import _creation
+from tensorplay._tensor import Tensor
+from tensorplay.nn import functional as F
+from tensorplay.nn.module import Module
+from tensorplay.nn.parameter import Parameter
+
+__all__ = [
+    "CELU",
+    "ELU",
+    "GELU",
+    "GLU",
+    "SELU",
+    "Hardshrink",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "LeakyReLU",
+    "LogSigmoid",
+    "LogSoftmax",
+    "Mish",
+    "PReLU",
+    "ReLU",
+    "ReLU6",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softmin",
+    "Softplus",
+    "Softshrink",
+    "Softsign",
+    "Tanh",
+    "Tanhshrink",
+    "Threshold",
+]
+
+
+class _Activation(Module):
+    """Calls one function with the options that the constructor was given."""
+
+    _function: Callable[..., Tensor]
+    _options: tuple[str, ...] = ()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._options = tuple(options)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self._options:
+            return self._function(input, **{name: getattr(self, name) for name in self._options})
+        return self._function(input)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)
+
+
+class ReLU(_Activation):
+    """`functional.relu`: the positive part."""
+
+    _function = staticmethod(F.relu)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class ReLU6(_Activation):
+    """`functional.relu6`: the positive part, at most 6."""
+
+    _function = staticmethod(F.relu6)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Sigmoid(_Activation):
+    """`functional.sigmoid`: ``1/(1 + exp(−x))``."""
+
+    _function = staticmethod(F.sigmoid)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Tanh(_Activation):
+    """`functional.tanh`."""
+
+    _function = staticmethod(F.tanh)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class SiLU(_Activation):
+    """`functional.silu`: ``x·sigmoid(x)``."""
+
+    _function = staticmethod(F.silu)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Mish(_Activation):
+    """`functional.mish`: ``x·tanh(softplus(x))``."""
+
+    _function = staticmethod(F.mish)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class SELU(_Activation):
+    """`functional.selu`."""
+
+    _function = staticmethod(F.selu)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Hardsigmoid(_Activation):
+    """`functional.hardsigmoid`."""
+
+    _function = staticmethod(F.hardsigmoid)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Hardswish(_Activation):
+    """`functional.hardswish`."""
+
+    _function = staticmethod(F.hardswish)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class LogSigmoid(_Activation):
+    """`functional.logsigmoid`."""
+
+    _function = staticmethod(F.logsigmoid)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Softsign(_Activation):
+    """`functional.softsign`."""
+
+    _function = staticmethod(F.softsign)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Tanhshrink(_Activation):
+    """`functional.tanhshrink`."""
+
+    _function = staticmethod(F.tanhshrink)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class GELU(_Activation):
+    """`functional.gelu`, exact or by ``approximate="tanh"``."""
+
+    _function = staticmethod(F.gelu)
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__(approximate=approximate)
+
+
+class ELU(_Activation):
+    """`functional.elu`."""
+
+    _function = staticmethod(F.elu)
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__(alpha=alpha)
+
+
+class CELU(_Activation):
+    """`functional.celu`."""
+
+    _function = staticmethod(F.celu)
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__(alpha=alpha)
+
+
+class LeakyReLU(_Activation):
+    """`functional.leaky_relu`."""
+
+    _function = staticmethod(F.leaky_relu)
+
+    def __init__(self, negative_slope: float = 0.01) -> None:
+        super().__init__(negative_slope=negative_slope)
+
+
+class Hardtanh(_Activation):
+    """`functional.hardtanh`."""
+
+    _function = staticmethod(F.hardtanh)
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        super().__init__(min_val=min_val, max_val=max_val)
+
+
+class Softplus(_Activation):
+    """`functional.softplus`."""
+
+    _function = staticmethod(F.softplus)
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        super().__init__(beta=beta, threshold=threshold)
+
+
+class Softshrink(_Activation):
+    """`functional.softshrink`."""
+
+    _function = staticmethod(F.softshrink)
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__(lambd=lambd)
+
+
+class Hardshrink(_Activation):
+    """`functional.hardshrink`."""
+
+    _function = staticmethod(F.hardshrink)
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__(lambd=lambd)
+
+
+class Threshold(_Activation):
+    """`functional.threshold`."""
+
+    _function = staticmethod(F.threshold)
+
+    def __init__(self, threshold: float, value: float) -> None:
+        super().__init__(threshold=threshold, value=value)
+
+
+class GLU(_Activation):
+    """`functional.glu`: the first half of `dim` times the sigmoid of the second."""
+
+    _function = staticmethod(F.glu)
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__(dim=dim)
+
+
+class Softmax(_Activation):
+    """`functional.softmax` along `dim`."""
+
+    _function = staticmethod(F.softmax)
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim=dim)
+
+
+class Softmin(_Activation):
+    """`functional.softmin` along `dim`."""
+
+    _function = staticmethod(F.softmin)
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim=dim)
+
+
+class LogSoftmax(_Activation):
+    """`functional.log_softmax` along `dim`."""
+
+    _function = staticmethod(F.log_softmax)
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim=dim)
+
+
+class PReLU(Module):
+    """`functional.prelu`: a leaky ReLU that learns its slopes.
+
+    Parameters
+    ----------
+    num_parameters
+        1, or the number of channels, dimension 1 of the input.
+    init
+        The slopes at the start.
+    dtype
+        That of the slopes.
+
+    Attributes
+    ----------
+    weight
+        Shape (num_parameters,).
+    """
+
+    weight: Parameter
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: Any = None) -> None:
+        super().__init__()
+        self.num_parameters = num_parameters
+        self.weight = Parameter(_creation.full((num_parameters,), init, dtype=dtype))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.prelu(input, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"

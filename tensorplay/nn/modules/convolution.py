@@ -1,0 +1,396 @@
+"""Convolutions and pooling as modules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from tensorplay._tensor import Tensor
+from tensorplay.nn import functional as F, init
+from tensorplay.nn.module import Module
+from tensorplay.nn.modules.linear import empty_parameter, want_sizes
+from tensorplay.nn.parameter import Parameter
+
+__all__ = [
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AvgPool1d",
+    "AvgPool2d",
+    "Conv1d",
+    "Conv2d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "MaxPool1d",
+    "MaxPool2d",
+]
+
+
+def _sizes(module: str, name: str, value: Any, n: int) -> tuple[int, ...]:
+    """Return one integer for each of `n` dimensions.
+
+    Raises
+    ------
+    ValueError
+        There are as many as neither 1 nor `n`.
+    """
+    found = tuple(value) if isinstance(value, Sequence) else (value,) * n
+    if len(found) != n:
+        message = f"[{module}] argument {name!r}: expected an int or {n} of them, got {value!r}."
+        raise ValueError(message)
+    return found
+
+
+class _Convolution(Module):
+    """What convolutions share: parameters, their first values, and what `repr` shows."""
+
+    _dimensions: ClassVar[int]
+    _transposed: ClassVar[bool] = False
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        name, n = type(self).__name__, self._dimensions
+        want_sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
+        for argument, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if groups < 1 or channels % groups:
+                message = (
+                    f"[{name}] argument {argument!r}: must be divisible by groups, got {channels} "
+                    f"and groups={groups}."
+                )
+                raise ValueError(message)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = _sizes(name, "kernel_size", kernel_size, n)
+        self.stride = _sizes(name, "stride", stride, n)
+        self.padding = padding if isinstance(padding, str) else _sizes(name, "padding", padding, n)
+        self.dilation = _sizes(name, "dilation", dilation, n)
+        rows, columns = out_channels, in_channels
+        if self._transposed:
+            rows, columns = columns, rows
+        shape = (rows, columns // groups, *self.kernel_size)
+        self.weight = empty_parameter(shape, device, dtype)
+        self.register_parameter(
+            "bias", empty_parameter((out_channels,), device, dtype) if bias else None
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew, between ±1/√fan_in."""
+        fan = self.weight.shape[1] * math.prod(self.kernel_size)
+        bound = 1 / math.sqrt(max(1, fan))
+        for parameter in self.parameters():
+            if not parameter.is_meta:
+                init.uniform_(parameter, -bound, bound)
+
+    def extra_repr(self) -> str:
+        usual = (1,) * self._dimensions
+        texts = [
+            f"{self.in_channels}, {self.out_channels}",
+            f"kernel_size={self.kernel_size}",
+            f"stride={self.stride}",
+        ]
+        if self.padding != (0,) * self._dimensions:
+            texts.append(f"padding={self.padding!r}")
+        if self.dilation != usual:
+            texts.append(f"dilation={self.dilation}")
+        if self.groups != 1:
+            texts.append(f"groups={self.groups}")
+        if self.bias is None:
+            texts.append("bias=False")
+        return ", ".join(texts)
+
+
+class _Forward(_Convolution):
+    """A convolution of any number of dimensions."""
+
+    _function: ClassVar[Callable[..., Tensor]]
+
+    def forward(self, input: Tensor) -> Tensor:
+        return type(self)._function(
+            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+
+class Conv1d(_Forward):
+    """`functional.conv1d` with parameters of its own; input (N, in_channels, L).
+
+    Parameters
+    ----------
+    in_channels, out_channels
+        Channels of input and output, multiples of `groups`.
+    kernel_size, stride, padding, dilation
+        Those of the convolution; `padding` also ``"same"`` or ``"valid"``.
+    groups
+        Into how many groups, without connections between them, the channels are split.
+    bias
+        Whether there is one.
+    device, dtype
+        Those of the parameters.
+
+    Attributes
+    ----------
+    weight
+        Shape (out_channels, in_channels/groups, kernel_size).
+    bias
+        Shape (out_channels,), or None.
+
+    Raises
+    ------
+    ValueError
+        `groups` does not divide the channels.
+    """
+
+    _dimensions = 1
+    _function = staticmethod(F.conv1d)
+
+
+class Conv2d(_Forward):
+    """`functional.conv2d` with parameters of its own; input (N, in_channels, H, W).
+
+    Parameters
+    ----------
+    in_channels, out_channels
+        Channels of input and output, multiples of `groups`.
+    kernel_size, stride, padding, dilation
+        Those of the convolution, one or two integers; `padding` also ``"same"`` or ``"valid"``.
+    groups
+        Into how many groups, without connections between them, the channels are split.
+    bias
+        Whether there is one.
+    device, dtype
+        Those of the parameters.
+
+    Attributes
+    ----------
+    weight
+        Shape (out_channels, in_channels/groups, height, width).
+    bias
+        Shape (out_channels,), or None.
+
+    Raises
+    ------
+    ValueError
+        `groups` does not divide the channels, or sizes are not one or two.
+    """
+
+    _dimensions = 2
+    _function = staticmethod(F.conv2d)
+
+
+class _Transposed(_Convolution):
+    """The adjoint of a convolution of any number of dimensions."""
+
+    _transposed = True
+    _function: ClassVar[Callable[..., Tensor]]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Any = 1,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            device,
+            dtype,
+        )
+        name = type(self).__name__
+        self.output_padding = _sizes(name, "output_padding", output_padding, self._dimensions)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return type(self)._function(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self.output_padding,
+            self.groups,
+            self.dilation,
+        )
+
+
+class ConvTranspose1d(_Transposed):
+    """`functional.conv_transpose1d` with parameters of its own; input (N, in_channels, L).
+
+    Attributes
+    ----------
+    weight
+        Shape (in_channels, out_channels/groups, kernel_size).
+    bias
+        Shape (out_channels,), or None.
+    """
+
+    _dimensions = 1
+    _function = staticmethod(F.conv_transpose1d)
+
+
+class ConvTranspose2d(_Transposed):
+    """`functional.conv_transpose2d` with parameters of its own; input (N, in_channels, H, W).
+
+    Attributes
+    ----------
+    weight
+        Shape (in_channels, out_channels/groups, height, width).
+    bias
+        Shape (out_channels,), or None.
+    """
+
+    _dimensions = 2
+    _function = staticmethod(F.conv_transpose2d)
+
+
+class _Pool(Module):
+    """Calls a pooling function with the options of the constructor."""
+
+    _function: ClassVar[Callable[..., Any]]
+    _options: tuple[str, ...]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._options = tuple(options)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    def forward(self, input: Tensor) -> Any:
+        return type(self)._function(input, **{name: getattr(self, name) for name in self._options})
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)
+
+
+class _MaxPool(_Pool):
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None:
+        super().__init__(
+            kernel_size=kernel_size,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            return_indices=return_indices,
+            ceil_mode=ceil_mode,
+        )
+
+
+class MaxPool1d(_MaxPool):
+    """`functional.max_pool1d`."""
+
+    _function = staticmethod(F.max_pool1d)
+
+
+class MaxPool2d(_MaxPool):
+    """`functional.max_pool2d`."""
+
+    _function = staticmethod(F.max_pool2d)
+
+
+class AvgPool1d(_Pool):
+    """`functional.avg_pool1d`."""
+
+    _function = staticmethod(F.avg_pool1d)
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> None:
+        super().__init__(
+            kernel_size=kernel_size,
+            stride=stride,
+            padding=padding,
+            ceil_mode=ceil_mode,
+            count_include_pad=count_include_pad,
+        )
+
+
+class AvgPool2d(_Pool):
+    """`functional.avg_pool2d`."""
+
+    _function = staticmethod(F.avg_pool2d)
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None:
+        super().__init__(
+            kernel_size=kernel_size,
+            stride=stride,
+            padding=padding,
+            ceil_mode=ceil_mode,
+            count_include_pad=count_include_pad,
+            divisor_override=divisor_override,
+        )
+
+
+class _Adaptive(_Pool):
+    def __init__(self, output_size: Any) -> None:
+        super().__init__(output_size=output_size)
+
+
+class AdaptiveAvgPool1d(_Adaptive):
+    """`functional.adaptive_avg_pool1d`."""
+
+    _function = staticmethod(F.adaptive_avg_pool1d)
+
+
+class AdaptiveAvgPool2d(_Adaptive):
+    """`functional.adaptive_avg_pool2d`."""
+
+    _function = staticmethod(F.adaptive_avg_pool2d)
+
+
+class AdaptiveMaxPool1d(_Adaptive):
+    """`functional.adaptive_max_pool1d`."""
+
+    _function = staticmethod(F.adaptive_max_pool1d)
+
+
+class AdaptiveMaxPool2d(_Adaptive):
+    """`functional.adaptive_max_pool2d`."""
+
+    _function = staticmethod(F.adaptive_max_pool2d)

@@ -1,0 +1,505 @@
+"""Learning rates that change from step to step."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorplay.optim.optimizer import Optimizer
+
+__all__ = [
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "ExponentialLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "OneCycleLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+]
+
+
+def _want_optimizer(name: str, optimizer: Any) -> None:
+    if not isinstance(optimizer, Optimizer):
+        message = (
+            f"[{name}] argument 'optimizer': expected Optimizer, got {type(optimizer).__name__}."
+        )
+        raise TypeError(message)
+
+
+class LRScheduler:
+    """Base of schedules: a derived class writes `_rate`.
+
+    Parameters
+    ----------
+    optimizer
+        Whose groups' ``"lr"`` it sets. Their ``"initial_lr"`` is the rate at the start.
+    last_epoch
+        The number of steps that were made, −1 for a new schedule; others need groups with
+        ``"initial_lr"``.
+
+    Raises
+    ------
+    TypeError
+        `optimizer` is none.
+    KeyError
+        A group has no ``"initial_lr"`` where one is needed.
+    """
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        name = type(self).__name__
+        _want_optimizer(name, optimizer)
+        for i, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", group["lr"])
+            elif "initial_lr" not in group:
+                message = (
+                    f"[{name}] param 'initial_lr' is not specified in param_groups[{i}] when "
+                    "resuming an optimizer. Pass last_epoch=-1, or load the optimizer's state."
+                )
+                raise KeyError(message)
+        self.optimizer = optimizer
+        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self.step()
+
+    def _rate(self, base: float, step: int, group: int) -> float:
+        """Return the rate after `step` steps of a group that started with `base`."""
+        raise NotImplementedError
+
+    def get_last_lr(self) -> list[float]:
+        """Return the rates of the groups."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def step(self) -> None:
+        """Go on to the next rate."""
+        self.last_epoch += 1
+        self._set()
+
+    def _set(self) -> None:
+        for i, (group, base) in enumerate(
+            zip(self.optimizer.param_groups, self.base_lrs, strict=False)
+        ):
+            group["lr"] = self._rate(base, self.last_epoch, i)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the schedule remembers, without the optimizer and functions."""
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name != "optimizer" and not name.startswith("_") and not callable(value)
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict` returned."""
+        self.__dict__.update(state_dict)
+
+
+class StepLR(LRScheduler):
+    """The rate times `gamma` every `step_size` steps."""
+
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        if step_size < 1:
+            message = f"[StepLR] argument 'step_size': expected at least 1, got {step_size}."
+            raise ValueError(message)
+        self.step_size, self.gamma = step_size, gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, base: float, step: int, group: int) -> float:
+        return base * self.gamma ** (step // self.step_size)
+
+
+class MultiStepLR(LRScheduler):
+    """The rate times `gamma` at each of the steps `milestones`."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        milestones: Sequence[int],
+        gamma: float = 0.1,
+        last_epoch: int = -1,
+    ) -> None:
+        self.milestones, self.gamma = sorted(milestones), gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, base: float, step: int, group: int) -> float:
+        return base * self.gamma ** bisect_right(self.milestones, step)
+
+
+class ExponentialLR(LRScheduler):
+    """The rate times `gamma` at each step."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, base: float, step: int, group: int) -> float:
+        return base * self.gamma**step
+
+
+class LambdaLR(LRScheduler):
+    """The first rate times a function of the number of steps, or one function for each group.
+
+    Raises
+    ------
+    ValueError
+        There are other numbers of functions and groups.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        _want_optimizer("LambdaLR", optimizer)
+        groups = len(optimizer.param_groups)
+        many = list(lr_lambda) if isinstance(lr_lambda, Sequence) else [lr_lambda] * groups
+        if len(many) != groups:
+            message = (
+                f"[LambdaLR] argument 'lr_lambda': expected {groups} functions, got {len(many)}."
+            )
+            raise ValueError(message)
+        self._functions = many
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, base: float, step: int, group: int) -> float:
+        return base * self._functions[group](step)
+
+
+class ConstantLR(LRScheduler):
+    """The rate times `factor` for the first `total_iters` steps."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        factor: float = 1 / 3,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        if not 0 <= factor <= 1:
+            message = f"[ConstantLR] argument 'factor': expected between 0 and 1, got {factor}."
+            raise ValueError(message)
+        self.factor, self.total_iters = factor, total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, base: float, step: int, group: int) -> float:
+        return base * (self.factor if step < self.total_iters else 1.0)
+
+
+class LinearLR(LRScheduler):
+    """The rate times a factor that goes from one to the other in `total_iters` steps."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
+            message = (
+                "[LinearLR] expected 'start_factor' above 0 and both factors at most 1, got "
+                f"{start_factor} and {end_factor}."
+            )
+            raise ValueError(message)
+        self.start_factor, self.end_factor = start_factor, end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, base: float, step: int, group: int) -> float:
+        part = min(step, self.total_iters) / max(1, self.total_iters)
+        return base * (self.start_factor + (self.end_factor - self.start_factor) * part)
+
+
+class CosineAnnealingLR(LRScheduler):
+    """The rate along half a cosine to `eta_min` in `T_max` steps, and back (Loshchilov, 2017)."""
+
+    def __init__(
+        self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
+        if T_max < 1:
+            message = f"[CosineAnnealingLR] argument 'T_max': expected at least 1, got {T_max}."
+            raise ValueError(message)
+        self.T_max, self.eta_min = T_max, eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, base: float, step: int, group: int) -> float:
+        return (
+            self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * step / self.T_max)) / 2
+        )
+
+
+class OneCycleLR(LRScheduler):
+    """The rate up to `max_lr` and down again, once (Smith and Topin, 2018).
+
+    Parameters
+    ----------
+    optimizer
+        Whose rates it sets.
+    max_lr
+        The highest rate.
+    total_steps
+        Steps of the cycle; one more raises.
+    pct_start
+        Share of the steps that go up.
+    cycle_momentum
+        Whether momentum, or β₁, goes down while the rate goes up, and back.
+    base_momentum, max_momentum
+        Between which it goes.
+    div_factor
+        ``max_lr`` over the first rate.
+    final_div_factor
+        The first rate over the last.
+    last_epoch
+        That of `LRScheduler`.
+
+    Raises
+    ------
+    ValueError
+        No steps, a share out of range, a step beyond the cycle, or `cycle_momentum` for an
+        optimizer without momentum.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float,
+        total_steps: int,
+        pct_start: float = 0.3,
+        cycle_momentum: bool = True,
+        base_momentum: float = 0.85,
+        max_momentum: float = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        last_epoch: int = -1,
+    ) -> None:
+        if total_steps < 1 or not 0 <= pct_start <= 1:
+            message = (
+                "[OneCycleLR] expected at least 1 step and 'pct_start' between 0 and 1, got "
+                f"{total_steps} and {pct_start}."
+            )
+            raise ValueError(message)
+        self.max_lr, self.total_steps, self.pct_start = max_lr, total_steps, pct_start
+        self.div_factor, self.final_div_factor = div_factor, final_div_factor
+        self.cycle_momentum = cycle_momentum
+        self.base_momentum, self.max_momentum = base_momentum, max_momentum
+        _want_optimizer("OneCycleLR", optimizer)
+        if cycle_momentum and not {"momentum", "betas"} & optimizer.defaults.keys():
+            message = (
+                "[OneCycleLR] argument 'cycle_momentum': the optimizer must support momentum, "
+                f"{type(optimizer).__name__} has none. Pass cycle_momentum=False."
+            )
+            raise ValueError(message)
+        super().__init__(optimizer, last_epoch)
+
+    def _along(self, step: int, start: float, top: float, end: float) -> float:
+        """Return a value on the way from `start` over `top` to `end`, by half cosines."""
+        turn = self.pct_start * self.total_steps - 1
+        if step <= turn:
+            low, high, part = start, top, step / turn if turn > 0 else 1.0
+        else:
+            part = (step - turn) / max(1e-12, self.total_steps - 1 - turn)
+            low, high = top, end
+        return high + (low - high) * (1 + math.cos(math.pi * part)) / 2
+
+    def _rate(self, base: float, step: int, group: int) -> float:
+        if step >= self.total_steps:
+            message = (
+                f"[OneCycleLR] step {step + 1} of a cycle of {self.total_steps}. "
+                "Write a larger total_steps."
+            )
+            raise ValueError(message)
+        first = self.max_lr / self.div_factor
+        return self._along(step, first, self.max_lr, first / self.final_div_factor)
+
+    def _set(self) -> None:
+        super()._set()
+        if self.cycle_momentum:
+            momentum = self._along(
+                self.last_epoch, self.max_momentum, self.base_momentum, self.max_momentum
+            )
+            for group in self.optimizer.param_groups:
+                if "betas" in group:
+                    group["betas"] = (momentum, *group["betas"][1:])
+                else:
+                    group["momentum"] = momentum
+
+
+class SequentialLR(LRScheduler):
+    """One schedule after the other, each from one of the steps `milestones` on.
+
+    Raises
+    ------
+    ValueError
+        There is not one milestone between two schedules each, or one is of another optimizer.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedulers: Sequence[LRScheduler],
+        milestones: Sequence[int],
+        last_epoch: int = -1,
+    ) -> None:
+        if len(milestones) != len(schedulers) - 1:
+            message = (
+                "[SequentialLR] argument 'milestones': expected one less than schedulers, got "
+                f"{len(milestones)} for {len(schedulers)}."
+            )
+            raise ValueError(message)
+        if any(s.optimizer is not optimizer for s in schedulers):
+            message = "[SequentialLR] argument 'schedulers': one is of another optimizer."
+            raise ValueError(message)
+        self._schedulers, self.milestones = list(schedulers), list(milestones)
+        super().__init__(optimizer, last_epoch)
+
+    def _set(self) -> None:
+        place = bisect_right(self.milestones, self.last_epoch)
+        chosen = self._schedulers[place]
+        start = self.milestones[place - 1] if place else 0
+        chosen.last_epoch = self.last_epoch - start
+        chosen._set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the schedules remember."""
+        return {**super().state_dict(), "schedulers": [s.state_dict() for s in self._schedulers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict` returned."""
+        rest = dict(state_dict)
+        for scheduler, values in zip(self._schedulers, rest.pop("schedulers"), strict=True):
+            scheduler.load_state_dict(values)
+        super().load_state_dict(rest)
+
+
+class ReduceLROnPlateau:
+    """The rate times `factor` when a measure has not improved for some steps.
+
+    Parameters
+    ----------
+    optimizer
+        Whose rates it sets.
+    mode
+        ``"min"`` for a measure that should fall, ``"max"`` for one that should rise.
+    factor
+        Below 1.
+    patience
+        Steps without improvement that are let pass.
+    threshold
+        By how much a measure must be better to count.
+    threshold_mode
+        ``"rel"`` for a share of the best, ``"abs"`` for a difference.
+    cooldown
+        Steps after a reduction in which nothing is counted.
+    min_lr
+        The lowest rate, or one for each group.
+    eps
+        A reduction by less is not made.
+
+    Raises
+    ------
+    TypeError
+        `optimizer` is none.
+    ValueError
+        `factor` is not below 1, an unknown mode, or another number of lowest rates.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float | Sequence[float] = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        _want_optimizer("ReduceLROnPlateau", optimizer)
+        if not factor < 1:
+            message = f"[ReduceLROnPlateau] argument 'factor': expected below 1.0, got {factor}."
+            raise ValueError(message)
+        for name, value, known in (
+            ("mode", mode, ("min", "max")),
+            ("threshold_mode", threshold_mode, ("rel", "abs")),
+        ):
+            if value not in known:
+                message = (
+                    f"[ReduceLROnPlateau] argument {name!r}: expected {known[0]!r} or "
+                    f"{known[1]!r}, got {value!r}."
+                )
+                raise ValueError(message)
+        groups = len(optimizer.param_groups)
+        lowest = list(min_lr) if isinstance(min_lr, Sequence) else [min_lr] * groups
+        if len(lowest) != groups:
+            message = (
+                f"[ReduceLROnPlateau] argument 'min_lr': expected {groups}, got {len(lowest)}."
+            )
+            raise ValueError(message)
+        self.optimizer, self.mode, self.factor, self.patience = optimizer, mode, factor, patience
+        self.threshold, self.threshold_mode, self.cooldown = threshold, threshold_mode, cooldown
+        self.min_lrs, self.eps = lowest, eps
+        self.best = math.inf if mode == "min" else -math.inf
+        self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
+
+    def _is_better(self, value: float) -> bool:
+        sign = 1 if self.mode == "min" else -1
+        if self.threshold_mode == "abs":
+            return sign * value < sign * self.best - self.threshold
+        if not math.isfinite(self.best):
+            return sign * value < sign * self.best
+        # As the field has it: best·(1 − t) for a minimum, best·(1 + t) for a maximum.
+        return sign * value < sign * self.best * (1 - sign * self.threshold)
+
+    def step(self, metrics: Any) -> None:
+        """Take note of the measure after an epoch.
+
+        Raises
+        ------
+        TypeError
+            `metrics` is no number.
+        """
+        try:
+            value = float(metrics)
+        except (TypeError, ValueError) as error:
+            message = (
+                "[ReduceLROnPlateau.step] argument 'metrics': expected a number, got "
+                f"{type(metrics).__name__}."
+            )
+            raise TypeError(message) from error
+        self.last_epoch += 1
+        if self._is_better(value):
+            self.best, self.num_bad_epochs = value, 0
+        else:
+            self.num_bad_epochs += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            for group, lowest in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
+                new = max(group["lr"] * self.factor, lowest)
+                if group["lr"] - new > self.eps:
+                    group["lr"] = new
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def get_last_lr(self) -> list[float]:
+        """Return the rates of the groups."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is remembered, without the optimizer."""
+        return {name: value for name, value in self.__dict__.items() if name != "optimizer"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict` returned."""
+        self.__dict__.update(state_dict)

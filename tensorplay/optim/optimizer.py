@@ -1,0 +1,368 @@
+"""`Optimizer`: what the methods share: groups of parameters, their state, and saving it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorplay._tensor import Tensor, wrap
+from tensorplay.autograd import enable_grad
+from tensorplay.nn.state import forget_gradient
+
+__all__ = ["Array", "Optimizer", "Required", "at_least", "between"]
+
+Array = npt.NDArray[Any]
+OptimizerT = TypeVar("OptimizerT", bound="Optimizer")
+
+
+class Required:
+    """Stands for an option without default."""
+
+
+def at_least(where: str, name: str, value: Any, low: float = 0.0) -> None:
+    """Check that an option is a number, and not below `low`.
+
+    Raises
+    ------
+    TypeError
+        It is no number.
+    ValueError
+        It is below `low`, or NaN.
+    """
+    words = {"lr": "learning rate", "eps": "epsilon value", "weight_decay": "weight_decay value"}
+    if isinstance(value, Tensor) or not hasattr(value, "__float__"):
+        message = f"[{where}] argument {name!r}: expected float, got {type(value).__name__}."
+        raise TypeError(message)
+    if not value >= low:
+        message = (
+            f"[{where}] argument {name!r}: Invalid {words.get(name, name + ' value')}: {value}, "
+            f"expected at least {low:g}."
+        )
+        raise ValueError(message)
+
+
+def between(where: str, name: str, value: Any) -> None:
+    """Check that an option is a number, at least 0 and below 1.
+
+    Raises
+    ------
+    TypeError
+        It is no number.
+    ValueError
+        It is another number.
+    """
+    at_least(where, name, value)
+    if not value < 1:
+        message = f"[{where}] argument {name!r}: Invalid value: {value}, expected below 1."
+        raise ValueError(message)
+
+
+class Optimizer:
+    """Base of all methods; a derived class writes `_update`, and `_check` for its options.
+
+    Parameters
+    ----------
+    params
+        Tensors to optimise, pairs of names and tensors, or dictionaries with ``"params"`` and
+        options that differ from the defaults.
+    defaults
+        Options of groups that do not give them.
+
+    Attributes
+    ----------
+    param_groups
+        Dictionaries of ``"params"`` and the options, which may be changed between steps.
+    state
+        What the method remembers of each parameter.
+
+    Raises
+    ------
+    TypeError
+        `params` is a bare tensor, or contains something else than tensors.
+    ValueError
+        There are none, one is no graph leaf, or one appears twice.
+    """
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        if isinstance(params, Tensor):
+            message = (
+                f"[{self._name}] argument 'params': expected an iterable of Tensors or dicts, got "
+                "a Tensor. Write [x]."
+            )
+            raise TypeError(message)
+        self.defaults = defaults
+        self.param_groups: list[dict[str, Any]] = []
+        self.state: dict[Tensor, dict[str, Any]] = {}
+        self._scratch: dict[Any, Array] = {}
+        self._hooks: dict[str, dict[int, Callable[..., Any]]] = {"before": {}, "after": {}}
+        groups = list(params)
+        if not groups:
+            message = f"[{self._name}] argument 'params': got an empty parameter list."
+            raise ValueError(message)
+        if not isinstance(groups[0], dict):
+            groups = [{"params": groups}]
+        for group in groups:
+            self.add_param_group(group)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    # --- groups -----------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own, such as layers that are trained from now on.
+
+        Raises
+        ------
+        TypeError
+            It is no dictionary with ``"params"``, or contains something else than tensors.
+        ValueError
+            A parameter is no graph leaf, or is in a group already; an option is out of range.
+        """
+        given: Any = param_group
+        if not isinstance(given, dict) or "params" not in given:
+            message = (
+                f"[{self._name}] argument 'param_group': expected a dict with 'params', got "
+                f"{param_group!r}."
+            )
+            raise TypeError(message)
+        given = given["params"]
+        if isinstance(given, (set, frozenset)):
+            message = (
+                f"[{self._name}] argument 'params': expected an ordered collection, got a set: "
+                "its order changes from run to run. Write a list."
+            )
+            raise TypeError(message)
+        params: list[Any] = [given] if isinstance(given, Tensor) else list(given)
+        names: list[str] | None = None
+        if params and all(isinstance(p, tuple) and len(p) == 2 for p in params):
+            names = [name for name, _ in params]
+            params = [p for _, p in params]
+        present = {id(p) for group in self.param_groups for p in group["params"]}
+        for p in params:
+            self._check_parameter(p, present)
+            present.add(id(p))
+        group = {**self.defaults, **param_group, "params": params}
+        if names is not None:
+            group["param_names"] = names
+        for name, value in group.items():
+            if value is Required:
+                message = f"[{self._name}] argument {name!r}: the group gives none, write a value."
+                raise ValueError(message)
+        self._check(group)
+        self.param_groups.append(group)
+
+    def _check_parameter(self, p: Any, present: set[int]) -> None:
+        if not isinstance(p, Tensor):
+            message = (
+                f"[{self._name}] argument 'params': can only optimize Tensors, got "
+                f"{type(p).__name__}."
+            )
+            raise TypeError(message)
+        if p.grad_fn is not None and not p.retains_grad:
+            message = (
+                f"[{self._name}] argument 'params': can't optimize a non-leaf Tensor. "
+                "Write x.detach().requires_grad_()."
+            )
+            raise ValueError(message)
+        if not p.dtype.is_differentiable:
+            message = (
+                f"[{self._name}] argument 'params': expected floating or complex elements, got "
+                f"{p.dtype!r}."
+            )
+            raise ValueError(message)
+        if id(p) in present:
+            message = f"[{self._name}] argument 'params': a parameter appears more than once."
+            raise ValueError(message)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        """Check the options of a group."""
+
+    # --- steps ------------------------------------------------------------------------------
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters, or set their elements to zero."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p._grad is not None:
+                    forget_gradient(p, set_to_none=set_to_none)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change the parameters by their gradients; those without one stay as they are.
+
+        Parameters
+        ----------
+        closure
+            Computes loss and gradients anew; called first.
+
+        Returns
+        -------
+        object
+            What `closure` returned, None without one.
+        """
+        for hook in tuple(self._hooks["before"].values()):
+            hook(self)
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p._grad is not None:
+                    self._step_one(p, group)
+        for hook in tuple(self._hooks["after"].values()):
+            hook(self)
+        return loss
+
+    def _step_one(self, p: Tensor, group: dict[str, Any]) -> None:
+        grad: Any = p._grad
+        x, g = p._array, grad._array
+        if p.is_meta:
+            return
+        state = self.state.get(p)
+        if state is None:
+            state = self.state[p] = {}
+        p._bump_version()
+        kind = x.dtype.char
+        if kind in "fd":
+            if group.get("maximize"):
+                g = np.negative(g)
+            self._update(x, g, state, group)
+            return
+        # Others are computed on a copy: complex numbers as pairs, narrow ones with more digits.
+        pairs = x.dtype.kind == "c"
+        narrow = np.dtype(np.float32)
+        wide, slope = (
+            (y.copy().view(y.real.dtype) if pairs and y.ndim else y.astype(narrow))
+            for y in (
+                np.atleast_1d(np.ascontiguousarray(x)),
+                np.atleast_1d(np.ascontiguousarray(g)),
+            )
+        )
+        if group.get("maximize"):
+            slope = np.negative(slope)
+        self._update(wide, slope, state, group)
+        x[...] = (wide.view(x.dtype) if pairs else wide.astype(x.dtype)).reshape(x.shape)
+
+    def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """Change the elements `x` of a parameter by its gradient `g`."""
+        raise NotImplementedError
+
+    def _zeros(self, state: dict[str, Any], name: str, x: Array) -> Array:
+        """Return the array `name` of a state, zeros at first."""
+        found = state.get(name)
+        if found is None:
+            found = state[name] = wrap(np.zeros(x.shape, x.dtype))
+        array: Array = found._array
+        return array
+
+    def _temporary(self, x: Array, number: int = 0) -> Array:
+        """Return memory of the shape of `x` for values within a step."""
+        key = x.shape, x.dtype.char, number
+        found = self._scratch.get(key)
+        if found is None:
+            found = self._scratch[key] = np.empty(x.shape, x.dtype)
+        return found
+
+    def register_step_pre_hook(self, hook: Callable[[Any], Any]) -> Callable[[], None]:
+        """Call ``hook(optimizer)`` before each step; returns a function that ends it."""
+        return self._add_hook("before", hook)
+
+    def register_step_post_hook(self, hook: Callable[[Any], Any]) -> Callable[[], None]:
+        """Call ``hook(optimizer)`` after each step; returns a function that ends it."""
+        return self._add_hook("after", hook)
+
+    def _add_hook(self, when: str, hook: Callable[[Any], Any]) -> Callable[[], None]:
+        hooks = self._hooks[when]
+        number = max(hooks, default=0) + 1
+        hooks[number] = hook
+        return lambda: hooks.pop(number, None) and None
+
+    # --- saving -----------------------------------------------------------------------------
+
+    def _numbered(self) -> Iterator[tuple[int, Tensor]]:
+        return enumerate(p for group in self.param_groups for p in group["params"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return options and state, parameters being numbers in the order of the groups."""
+        numbers = {id(p): i for i, p in self._numbered()}
+        return {
+            "state": {numbers[id(p)]: dict(s) for p, s in self.state.items() if id(p) in numbers},
+            "param_groups": [
+                {
+                    **{k: v for k, v in group.items() if k != "params"},
+                    "params": [numbers[id(p)] for p in group["params"]],
+                }
+                for group in self.param_groups
+            ],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take options and state from what `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            There are other groups, or groups of other sizes; nothing is changed.
+        """
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            message = (
+                f"[{self._name}] argument 'state_dict': has a different number of parameter "
+                f"groups, {len(groups)} instead of {len(self.param_groups)}."
+            )
+            raise ValueError(message)
+        tensors: dict[int, Tensor] = {}
+        for place, (new, old) in enumerate(zip(groups, self.param_groups, strict=True)):
+            if len(new["params"]) != len(old["params"]):
+                message = (
+                    f"[{self._name}] argument 'state_dict': group {place} has "
+                    f"{len(new['params'])} parameters, the optimizer's has {len(old['params'])}."
+                )
+                raise ValueError(message)
+            tensors.update(zip(new["params"], old["params"], strict=True))
+        state: dict[Tensor, dict[str, Any]] = {}
+        for number, values in state_dict["state"].items():
+            p = tensors.get(int(number))
+            if p is not None:
+                state[p] = self._taken(p, values)
+        options = [
+            {**copy.deepcopy({k: v for k, v in new.items() if k != "params"})} for new in groups
+        ]
+        for group, new in zip(self.param_groups, options, strict=True):
+            group.update(new)
+        self.state = state
+
+    def _taken(self, p: Tensor, values: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy of one parameter's state, in the type that steps compute in."""
+        working = p.dtype.numpy
+        if working.kind == "c":
+            working = np.empty(0, working).real.dtype
+        elif working.char not in "fd":
+            working = np.dtype(np.float32)
+        size = p.numel() * (2 if p.dtype.is_complex else 1)
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.ndim:
+                if value.numel() != size:
+                    message = (
+                        f"[{self._name}] argument 'state_dict': {name!r} has shape "
+                        f"{list(value.shape)}, the parameter {list(p.shape)}."
+                    )
+                    raise ValueError(message)
+                found[name] = wrap(value._array.astype(working))  # a copy
+            else:
+                found[name] = copy.deepcopy(value)
+        return found
+
+    def __repr__(self) -> str:
+        lines = []
+        for i, group in enumerate(self.param_groups):
+            lines.append(f"group {i}: {len(group['params'])} parameters")
+            lines += [f"  {k}: {v!r}" for k, v in sorted(group.items()) if k != "params"]
+        return f"{self._name}(\n" + "".join(f"  {line}\n" for line in lines) + ")"

@@ -1,0 +1,95 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorplay._tensor import wrap
+from tensorplay.optim.optimizer import Array, Optimizer, at_least
+
+__all__ = ["SGD"]
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum by choice.
+
+    With ``d = g + weight_decay·x``, ``b = momentum·b + (1 − dampening)·d`` (the first b is d):
+    ``x −= lr·b``, with `nesterov` ``x −= lr·(d + momentum·b)``; without momentum ``x −= lr·d``.
+    Sutskever et al., "On the importance of initialization and momentum in deep learning" (2013).
+
+    Parameters
+    ----------
+    params
+        Tensors, named tensors, or groups; see `Optimizer`.
+    lr
+        Learning rate.
+    momentum, dampening, weight_decay, nesterov
+        As above.
+    maximize
+        Whether to go up instead of down.
+
+    Raises
+    ------
+    ValueError
+        A negative option, or `nesterov` without momentum or with dampening.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "nesterov": nesterov,
+                "maximize": maximize,
+            },
+        )
+
+    def _check(self, group: dict[str, Any]) -> None:
+        for name in ("lr", "momentum", "weight_decay"):
+            at_least("SGD", name, group[name])
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            message = (
+                "[SGD] argument 'nesterov': Nesterov momentum requires a momentum and zero "
+                f"dampening, got momentum={group['momentum']}, dampening={group['dampening']}."
+            )
+            raise ValueError(message)
+
+    def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
+        scratch = self._temporary(x)
+        if group["weight_decay"]:
+            np.multiply(x, group["weight_decay"], out=scratch)
+            g = np.add(g, scratch, out=self._temporary(x, 1))
+        momentum = group["momentum"]
+        if momentum:
+            buffer = state.get("momentum_buffer")
+            if buffer is None:
+                b = g.copy()
+                state["momentum_buffer"] = wrap(b)
+            else:
+                b = buffer._array
+                b *= momentum
+                np.multiply(g, 1 - group["dampening"], out=scratch)
+                b += scratch
+            if group["nesterov"]:
+                np.multiply(b, momentum, out=scratch)
+                scratch += g
+                g = scratch
+            else:
+                g = b
+        np.multiply(g, group["lr"], out=scratch)
+        x -= scratch

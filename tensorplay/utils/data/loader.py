@@ -1,0 +1,257 @@
+"""`DataLoader`: batches of a dataset, made here or by worker processes."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, TimeoutError as NoBatch
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import Any
+
+from tensorplay import random
+from tensorplay.utils.data import workers
+from tensorplay.utils.data.collate import default_collate, default_convert
+from tensorplay.utils.data.datasets import IterableDataset
+from tensorplay.utils.data.samplers import BatchSampler, RandomSampler, SequentialSampler
+
+__all__ = ["DataLoader"]
+
+
+class DataLoader:
+    """Batches of a dataset, anew for each loop.
+
+    Parameters
+    ----------
+    dataset
+        Samples by index, or an `IterableDataset`.
+    batch_size
+        Samples of a batch; None for samples as they are.
+    shuffle
+        Whether each loop has another order.
+    sampler
+        The order, instead of `shuffle`.
+    batch_sampler
+        Lists of indices, instead of `batch_size`, `shuffle`, `sampler` and `drop_last`.
+    num_workers
+        Processes that make batches ahead; 0 makes them here, when they are asked for.
+    collate_fn
+        Makes a batch of a list of samples; `default_collate` by default.
+    drop_last
+        Whether a last batch with fewer samples is left out.
+    timeout
+        Seconds to wait for a batch of a worker; 0 for any time.
+    worker_init_fn
+        Called with the number of each worker when it starts.
+    generator
+        Source of the order, and of the seeds of the workers.
+    prefetch_factor
+        Batches that each worker makes ahead.
+    persistent_workers
+        Whether the workers are kept for the next loop.
+    multiprocessing_context
+        How workers start: ``"fork"`` where the system has it, as it passes on what a notebook
+        defines, else ``"spawn"``.
+
+    Raises
+    ------
+    ValueError
+        Numbers out of range, or options that exclude each other.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> from tensorplay.utils.data import DataLoader, TensorDataset
+    >>> for (batch,) in DataLoader(TensorDataset(tp.arange(5)), batch_size=2):
+    ...     print(batch.tolist())
+    [0, 1]
+    [2, 3]
+    [4]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        multiprocessing_context: Any = None,
+    ) -> None:
+        self.dataset, self.generator, self.timeout = dataset, generator, timeout
+        self.num_workers, self.worker_init_fn = num_workers, worker_init_fn
+        self.prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.multiprocessing_context = multiprocessing_context
+        self._pool: ProcessPoolExecutor | None = None
+        iterable = isinstance(dataset, IterableDataset)
+        self._check_numbers(prefetch_factor)
+        self._check_choices(
+            iterable, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last
+        )
+        if sampler is None and not iterable:
+            sampler = (
+                RandomSampler(dataset, generator=generator)
+                if shuffle
+                else SequentialSampler(dataset)
+            )
+        if batch_sampler is None and batch_size is not None and not iterable:
+            batch_sampler = BatchSampler(sampler or (), batch_size, drop_last)
+        elif batch_sampler is not None:
+            batch_size, drop_last = None, False
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self.sampler, self.batch_sampler = sampler, batch_sampler
+        self._batched = batch_sampler is not None or (iterable and batch_size is not None)
+        usual = default_collate if self._batched else default_convert
+        self.collate_fn = usual if collate_fn is None else collate_fn
+
+    @staticmethod
+    def _refuse(argument: str, text: str) -> None:
+        message = f"[DataLoader] argument {argument!r}: {text}"
+        raise ValueError(message)
+
+    def _check_numbers(self, prefetch_factor: int | None) -> None:
+        if self.num_workers < 0:
+            self._refuse("num_workers", f"expected at least 0, got {self.num_workers}.")
+        if self.timeout < 0:
+            self._refuse("timeout", f"expected at least 0, got {self.timeout}.")
+        if self.num_workers == 0 and (prefetch_factor is not None or self.persistent_workers):
+            name = "persistent_workers" if prefetch_factor is None else "prefetch_factor"
+            self._refuse(name, "needs num_workers > 0, got num_workers=0.")
+        if self.prefetch_factor < 1:
+            self._refuse("prefetch_factor", f"expected at least 1, got {self.prefetch_factor}.")
+
+    def _check_choices(
+        self,
+        iterable: bool,
+        batch_size: int | None,
+        shuffle: bool | None,
+        sampler: Any,
+        batch_sampler: Any,
+        *,
+        drop_last: bool,
+    ) -> None:
+        if iterable:
+            for name, value in (
+                ("shuffle", shuffle),
+                ("sampler", sampler),
+                ("batch_sampler", batch_sampler),
+            ):
+                if value:
+                    self._refuse(name, "an IterableDataset has an order of its own.")
+            if self.num_workers:
+                self._refuse("num_workers", "an IterableDataset is read here: expected 0.")
+        if shuffle and sampler is not None:
+            self._refuse("sampler", "option is mutually exclusive with shuffle.")
+        if batch_sampler is not None and (
+            batch_size != 1 or shuffle or sampler is not None or drop_last
+        ):
+            self._refuse(
+                "batch_sampler",
+                "option is mutually exclusive with batch_size, shuffle, sampler, and drop_last.",
+            )
+        if batch_size is None and drop_last:
+            self._refuse("drop_last", "option is mutually exclusive with batch_size=None.")
+        if batch_size is not None and batch_sampler is None and batch_size < 1:
+            self._refuse("batch_size", f"should be a positive integer value, got {batch_size}.")
+
+    def __len__(self) -> int:
+        if isinstance(self.dataset, IterableDataset):
+            size = len(self.dataset)  # type: ignore[arg-type]
+            if self.batch_size is None:
+                return size
+            return size // self.batch_size if self.drop_last else -(-size // self.batch_size)
+        counted: Any = self.batch_sampler if self._batched else self.sampler
+        return len(counted)
+
+    def __iter__(self) -> Iterator[Any]:
+        if isinstance(self.dataset, IterableDataset):
+            return self._of_iterable()
+        order: Any = self.batch_sampler if self._batched else self.sampler
+        if self.num_workers:
+            return self._by_workers(order)
+        return self._here(order)
+
+    def _of_iterable(self) -> Iterator[Any]:
+        samples = iter(self.dataset)
+        if self.batch_size is None:
+            yield from map(self.collate_fn, samples)
+            return
+        while batch := list(islice(samples, self.batch_size)):
+            if self.drop_last and len(batch) < self.batch_size:
+                return
+            yield self.collate_fn(batch)
+
+    def _here(self, order: Iterable[Any]) -> Iterator[Any]:
+        for chosen in order:
+            found = [self.dataset[i] for i in chosen] if self._batched else self.dataset[chosen]
+            yield self.collate_fn(found)
+
+    # --- worker processes -----------------------------------------------------------------------
+
+    def _make_pool(self) -> ProcessPoolExecutor:
+        context = self.multiprocessing_context
+        if context is None:
+            methods = multiprocessing.get_all_start_methods()
+            context = "fork" if "fork" in methods else "spawn"
+        if isinstance(context, str):
+            context = multiprocessing.get_context(context)
+        seed = int(random.randint(0, 2**31, (), generator=self.generator).item())
+        task = workers.Task(
+            self.dataset, self.collate_fn, self.worker_init_fn, self.num_workers, seed
+        )
+        return ProcessPoolExecutor(
+            self.num_workers,
+            mp_context=context,
+            initializer=workers.start,
+            initargs=(task, context.Value("i", 0)),
+        )
+
+    def _by_workers(self, order: Iterable[Any]) -> Iterator[Any]:
+        pool = self._pool or self._make_pool()
+        self._pool = pool if self.persistent_workers else None
+        finished = False
+        pending: deque[Future[Any]] = deque()
+        try:
+            fetch = functools.partial(workers.fetch, batched=self._batched)
+            chosen = iter(order)
+            for indices in islice(chosen, self.num_workers * self.prefetch_factor):
+                pending.append(pool.submit(fetch, indices))
+            while pending:
+                found = self._wait(pending.popleft())
+                for indices in islice(chosen, 1):
+                    pending.append(pool.submit(fetch, indices))
+                yield found
+            finished = True
+        finally:
+            for future in pending:
+                future.cancel()
+            if not (self.persistent_workers and finished):
+                self._pool = None
+                pool.shutdown(wait=finished, cancel_futures=True)
+
+    def _wait(self, future: Future[Any]) -> Any:
+        try:
+            return future.result(self.timeout or None)
+        except BrokenProcessPool as error:
+            message = (
+                "[DataLoader] a worker process ended: it was killed, ran out of memory, or "
+                "crashed. Write num_workers=0 to see the failure here."
+            )
+            raise RuntimeError(message) from error
+        except NoBatch as error:
+            if future.done():  # it is the dataset's own
+                raise
+            message = f"[DataLoader] a worker process gave no batch within {self.timeout} s."
+            raise RuntimeError(message) from error
