@@ -139,6 +139,8 @@ __all__ = [
     "can_cast",
     "cdouble",
     "cfloat",
+    "compile",
+    "compiler",  # noqa: F405 - imported when asked for
     "complex64",
     "complex128",
     "device",
@@ -168,6 +170,7 @@ __all__ = [
     "get_default_device",
     "get_default_dtype",
     "get_rng_state",
+    "graph",  # noqa: F405 - imported when asked for
     "half",
     "iinfo",
     "inference_mode",
@@ -240,6 +243,9 @@ __all__ += ["array_api", "nn", "optim"]  # noqa: F405 - imported when asked for
 # Module and name in it, if that is no module itself.
 _LATE = {
     "array_api": ("array_api", None),
+    "compile": ("compiler", "compile"),
+    "compiler": ("compiler", None),
+    "graph": ("graph", None),
     "load": ("serialization", "load"),
     "nn": ("nn", None),
     "optim": ("optim", None),

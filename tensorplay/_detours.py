@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import Final
+import threading
+from typing import Any, Final
 
-__all__ = ["Detour", "detours", "enter", "leave"]
+__all__ = ["Detour", "detours", "enter", "leave", "watching"]
 
 Detour = tuple[str, int]
 
@@ -26,3 +27,16 @@ def enter(reason: str) -> Detour:
 def leave(detour: Detour) -> None:
     """End what `enter` returned."""
     detours.discard(detour)
+
+
+class _Watching(threading.local):
+    """Who is told of the operators that run in this thread, which takes the long way meanwhile."""
+
+    #: ``recorder.call(primitive, values)`` and ``recorder.write(primitive, values)`` answer for
+    #: the operator and for its in-place form, on checked arguments; None: nobody.
+    recorder: Any = None
+    #: New tensors are appended, None: nobody asks.
+    made: list[Any] | None = None
+
+
+watching: Final = _Watching()

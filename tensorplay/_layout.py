@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, overload
 
 if TYPE_CHECKING:
     from tensorplay._dtype import dtype
@@ -76,6 +76,9 @@ class MetaArray:
     """Stands in a meta tensor where a NumPy array stands in others; answers the same questions."""
 
     __slots__ = ("dtype", "itemsize", "shape", "size", "strides")
+
+    #: Whether it stands for the samples of a batch, at which operators run in another way.
+    is_batched: ClassVar[bool] = False
 
     def __init__(self, spec: Spec) -> None:
         self.shape = spec.shape

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tensorplay import _device, _dtype, _printing
-from tensorplay._detours import detours
+from tensorplay._detours import detours, watching
 from tensorplay._layout import (
     InferenceCounter,
     MetaArray,
@@ -716,7 +716,9 @@ def wrap(array: Any, d: dtype | None = None) -> Tensor:
 
 
 def _mark_inference(tensor: Tensor) -> None:
-    """Mark a new tensor, if this thread is in inference mode."""
+    """Mark a new tensor, if this thread is in inference mode; note it for who asks for new ones."""
+    if watching.made is not None:
+        watching.made.append(tensor)
     if this_thread.inference:
         tensor._inference = True
         tensor._counter = InferenceCounter()

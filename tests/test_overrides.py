@@ -179,7 +179,14 @@ def test_every_public_function_is_overridable_or_ignored() -> None:
     assert {tp.Tensor.add, tp.Tensor.__getitem__, tp.Tensor.shape.__get__} <= listed
     # What is ignored makes no tensor from a tensor: all are named here.
     assert {n.removeprefix("tensorplay.") for n in ignored} == {
-        *("can_cast", "from_dlpack", "from_numpy", "get_default_device", "get_default_dtype"),
+        *(
+            "can_cast",
+            "compile",
+            "from_dlpack",
+            "from_numpy",
+            "get_default_device",
+            "get_default_dtype",
+        ),
         *("get_rng_state", "initial_seed", "is_grad_enabled", "is_inference_mode_enabled", "load"),
         *("manual_seed", "result_type", "save", "seed", "set_default_device"),
         *("set_default_dtype", "set_printoptions", "set_rng_state", "show_config", "to_dlpack"),

@@ -76,6 +76,7 @@ class _SampleArray(MetaArray):
 
     __slots__ = ()
 
+    is_batched = True
     flags = _Flags
 
     def __init__(self, shape: tuple[int, ...], kind: dtype) -> None:

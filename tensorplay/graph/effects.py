@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any, Final
+
 from tensorplay._tensor import Tensor
 from tensorplay.graph.node import EFFECTS
 from tensorplay.ops.operator import OPERATORS
 
-__all__ = ["write"]
+__all__ = ["MutatingCall", "write", "write_part"]
 
 
 def write(destination: Tensor, value: Tensor) -> Tensor:
@@ -15,7 +18,73 @@ def write(destination: Tensor, value: Tensor) -> Tensor:
     What a captured function did in place stands in its graph as calls of this function before the
     output, one for each tensor that changed.
     """
-    return OPERATORS["copy"].apply_inplace((destination, value))
+    written: Tensor = OPERATORS["copy"].apply_inplace((destination, value))
+    return written
 
 
 EFFECTS.add(write)
+
+
+def write_part(base: Tensor, value: Tensor, steps: tuple[Any, ...]) -> Tensor:
+    """Return a copy of `base` in which the view that `steps` lead to has the elements of `value`.
+
+    Parameters
+    ----------
+    base, value
+        Tensors; `value` broadcasts to the view.
+    steps
+        Operators that give views, each with its other arguments and which of its results it is.
+    """
+    result = OPERATORS["clone"].apply((base,))
+    part = result
+    for primitive, rest, number in steps:
+        found = primitive.apply((part, *rest))
+        part = found if number is None else found[number]
+    OPERATORS["copy"].apply_inplace((part, value))
+    written: Tensor = result.detach()
+    return written
+
+
+class MutatingCall:
+    """An operator of a user that writes to arguments, as one that returns what it would write.
+
+    Its results are those of the operator, and after them the written arguments, in order.
+    """
+
+    def __init__(self, definition: Any) -> None:
+        self.definition = definition
+        self.schema = definition.schema
+        self.mutates_args = definition.mutates_args
+        self.__name__ = definition.name
+        self.__qualname__ = definition.name
+
+    @classmethod
+    def of(cls, definition: Any) -> MutatingCall:
+        """Return the one for an operator, always the same."""
+        found = _CALLS.get(definition)
+        if found is None:
+            found = _CALLS[definition] = cls(definition)
+        return found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the operator on copies of what it writes."""
+        positional = [a for a in self.schema.arguments if not a.kwarg_only]
+        copies: list[Tensor] = []
+
+        def copied(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [copied(v) for v in value]
+            if value is None:
+                return None
+            copies.append(value.clone())
+            return copies[-1]
+
+        values = [copied(v) if a.is_write else v for a, v in zip(positional, args, strict=False)]
+        writes = {a.name for a in self.schema.arguments if a.is_write}
+        named = {k: copied(v) if k in writes else v for k, v in kwargs.items()}
+        result = self.definition(*values, **named)
+        given = () if result is None else result if type(result) is tuple else (result,)
+        return (*given, *copies)
+
+
+_CALLS: Final[weakref.WeakKeyDictionary[Any, MutatingCall]] = weakref.WeakKeyDictionary()

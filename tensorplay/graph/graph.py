@@ -158,11 +158,13 @@ class Graph:
 
     def unique_name(self, wanted: str) -> str:
         """Return a free name like `wanted`, and take it."""
-        base = re.sub(r"\W", "_", wanted).strip("_") or "value"
-        if base[0].isdigit():
-            base = f"_{base}"
+        base = wanted
+        if not wanted.isidentifier() or wanted[0] == "_":
+            base = re.sub(r"\W", "_", wanted).strip("_") or "value"
+            if base[0].isdigit():
+                base = f"_{base}"
         if base in self._used or base in _TAKEN:
-            stem = re.sub(r"_\d+$", "", base)
+            stem = re.sub(r"_\d+$", "", base) if base[-1].isdigit() else base
             number = self._names.get(stem, 0) + 1
             while f"{stem}_{number}" in self._used:
                 number += 1

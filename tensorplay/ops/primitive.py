@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tensorplay import _dtype
+from tensorplay._detours import detours, watching
 from tensorplay._quiet import restore, silence
 from tensorplay._tensor import MetaArray, Spec, Tensor, VersionCounter, spec_of, wrap
 from tensorplay.autograd import batched, forward_ad, grad_mode
@@ -46,7 +47,7 @@ __all__ = ["OPERATORS", "Composite", "Operator", "Primitive", "Sample", "Vjp"]
 def _kind(array: Any, so_far: Any) -> Any:
     """Return what `Primitive._prepare` says of arguments one of which has no elements here."""
     if isinstance(array, MetaArray):
-        return so_far or True if type(array) is MetaArray else BATCHED
+        return BATCHED if array.is_batched else so_far or True
     return so_far
 
 
@@ -186,6 +187,8 @@ class Primitive(Operator):
             from tensorplay.ops.batching import apply_batched  # it is written in terms of operators
 
             return apply_batched(self, values)
+        if detours and watching.recorder is not None:
+            return watching.recorder.call(self, values)
         out = self._run(values, arrays, meta=meta)
         if record and grad_mode.state.enabled:
             self._record(values, out if type(out) is tuple else (out,))
@@ -383,6 +386,9 @@ class Primitive(Operator):
             from tensorplay.ops.batching import apply_inplace_batched
 
             return apply_inplace_batched(self, values)
+        if detours and watching.recorder is not None:
+            written: Tensor = watching.recorder.write(self, values)
+            return written
         check_writable(target, where)
         out = self._run(values, arrays, meta=meta)
         if out._array.shape != target._array.shape:

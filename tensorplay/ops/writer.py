@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplay import _dtype
+from tensorplay._detours import detours, watching
 from tensorplay._quiet import restore, silence
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
@@ -38,6 +39,8 @@ class Writer(Primitive):
         target = args[0]
         where = f"{self.name}_"
         if not isinstance(target, Tensor) or type(target._array) is not np.ndarray:
+            return super().apply_inplace(args)
+        if detours and watching.recorder is not None:
             return super().apply_inplace(args)
         values, arrays, record, dual, meta = self._prepare(args)
         if dual or meta:

@@ -1,0 +1,358 @@
+"""One run of a function as a graph, and what its results, writes and gradients are in it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tensorplay import _creation, _grids, random
+from tensorplay._detours import enter, leave, watching
+from tensorplay._tensor import Spec, Tensor, VersionCounter
+from tensorplay.autograd import grad_mode
+from tensorplay.autograd.engine import run_backward
+from tensorplay.autograd.graph import edge_of
+from tensorplay.compiler.guards import first_broken
+from tensorplay.compiler.recorder import Input, Recorder, meta_of
+from tensorplay.compiler.traced import Step, TracedArray, traced
+from tensorplay.compiler.watch import CONSTANTS, Watch
+from tensorplay.func.trees import flatten, unflatten
+from tensorplay.graph.node import Node
+from tensorplay.overrides import (
+    TensorPlayFunctionMode,
+    enable_reentrant_dispatch,
+    redispatch_function,
+)
+
+__all__ = ["Captured", "Output", "Root", "capture", "capturing"]
+
+
+class _State(threading.local):
+    active: bool = False
+
+
+_state: Final = _State()
+
+
+def capturing() -> bool:
+    """Tell whether a function is being captured in this thread."""
+    return _state.active
+
+
+@dataclass(frozen=True)
+class Output:
+    """How one result of the function is made after the graph ran.
+
+    Attributes
+    ----------
+    kind
+        ``"root"`` (memory that the graph made), ``"input"`` or ``"constant"``.
+    index
+        Which root or input.
+    steps
+        Views from there.
+    detached
+        Whether the result has no history although that has.
+    value
+        The constant.
+    """
+
+    kind: str
+    index: int = 0
+    steps: tuple[Step, ...] = ()
+    detached: bool = False
+    value: Any = None
+
+
+@dataclass
+class Root:
+    """Memory that the graph makes for results, or for what an input becomes.
+
+    `tensor` is what its gradient is taken of, None if it has none.
+    """
+
+    array: TracedArray
+    tensor: Tensor | None
+    node: Node
+
+
+@dataclass
+class Captured:
+    """What a run gave."""
+
+    recorder: Recorder
+    watch: Watch
+    structure: Any
+    outputs: list[Output]
+    roots: list[Root]
+    writes: list[tuple[int, Node]]  # in the graph: input, and its new value
+    outside_writes: list[tuple[int, int]]  # after the graph: input and root
+    forward_nodes: set[Node]
+    tangents: list[Node] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)  # inputs whose gradients are given
+    gradients: list[Node | None] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> list[Input]:
+        """The tensors that the graph takes."""
+        return self.recorder.inputs
+
+    @property
+    def differentiable(self) -> list[int]:
+        """The roots that have gradients."""
+        return [i for i, r in enumerate(self.roots) if r.tensor is not None]
+
+
+_CREATORS: Final[frozenset[Any]] = frozenset({
+    *(getattr(_creation, n) for n in ("empty", "zeros", "ones", "full")),
+    *(getattr(_creation, n) for n in ("arange", "linspace", "eye")),
+    *(getattr(random, n) for n in ("rand", "randn", "randint", "randperm")),
+    _grids.logspace,
+})  # fmt: skip
+_REFUSED: Final[dict[Any, str]] = {
+    _creation.from_numpy: "shares the memory of a NumPy array",
+    _creation.from_dlpack: "shares the memory of another library",
+    _grids.frombuffer: "shares the memory of a buffer",
+}
+
+
+class _Creating(TensorPlayFunctionMode):
+    """Makes nodes of the functions that make tensors of numbers."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def __tensorplay_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func in _CREATORS:
+            return self.recorder.create(func, args, kwargs or {})
+        if func in _REFUSED:
+            raise self.recorder.refuse(_REFUSED[func])
+        if not _is_leaf(func):
+            with enable_reentrant_dispatch():
+                return redispatch_function(func, types, args, kwargs)
+        # Nothing of the user's runs inside, and a traced interpreter is several times slower.
+        trace = sys.gettrace()
+        sys.settrace(None)
+        try:
+            with enable_reentrant_dispatch():
+                return redispatch_function(func, types, args, kwargs)
+        finally:
+            sys.settrace(trace)
+
+
+def _is_leaf(function: Any) -> bool:
+    """Tell whether a function of ours calls none of the user's."""
+    operator = getattr(function, "operator", None)
+    if operator is None:
+        return getattr(function, "__module__", "").startswith("tensorplay.ops.")
+    return operator.schema.namespace is None
+
+
+@contextmanager
+def _recording(recorder: Recorder, watch: Watch) -> Iterator[None]:
+    """Send all operators of this thread to `recorder`, and what is entered to `watch`."""
+    before = watching.recorder, watching.made
+    trace = sys.gettrace()
+    outer, _state.active = _state.active, True
+    detour = enter("a function is captured")
+    watching.recorder, watching.made = recorder, []
+    sys.settrace(watch.trace)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
+        watching.recorder, watching.made = before
+        leave(detour)
+        _state.active = outer
+
+
+def capture(
+    function: Callable[..., Any],
+    leaves: Sequence[Any],
+    structure: Any,
+    names: Sequence[str],
+    *,
+    held: Sequence[Any] = (),
+) -> Captured:
+    """Run `function` once on stand-ins for its tensors.
+
+    Parameters
+    ----------
+    function
+        What is captured.
+    leaves, structure
+        Its arguments, flattened, as ``(args, kwargs)``.
+    names
+        What the leaves are called.
+    held
+        Objects of the function whose attributes it may read, such as its module.
+
+    Raises
+    ------
+    GraphCaptureError
+        A graph cannot hold what it does.
+    Exception
+        What the function raises.
+    """
+    recorder = Recorder()
+    watch = Watch(recorder.refuse)
+    recorder.known = watch.knows
+    given: list[Any] = []
+    for leaf, name in zip(leaves, names, strict=True):
+        if isinstance(leaf, Tensor):
+            given.append(recorder.add_input(leaf, name))
+        else:
+            given.append(leaf)
+            if not isinstance(leaf, CONSTANTS):
+                watch.add_argument(leaf)
+    for value in held:
+        watch.add_argument(value)
+    watch.add_function(function)
+    args, kwargs = unflatten(structure, given)
+    arrays = [x.stand_in._array for x in recorder.inputs]
+    mode = grad_mode.state.enabled
+    with _recording(recorder, watch), _Creating(recorder):
+        result = function(*args, **kwargs)
+        if recorder.problem is not None:
+            raise recorder.problem
+        if grad_mode.state.enabled is not mode:
+            grad_mode.state.enabled = mode
+            raise recorder.refuse("leaves another grad mode than it found")
+        for x, array in zip(recorder.inputs, arrays, strict=False):
+            if x.stand_in._array is not array:
+                raise recorder.refuse(f"changes the shape of {x.name} in place")
+        for x in recorder.inputs:
+            if x.leaf._grad is not None or x.stand_in._grad is not None:
+                raise recorder.refuse("calls backward(), which adds to x.grad")
+            if x.stand_in._hooks is not None:
+                raise recorder.refuse("registers a hook on a tensor from outside")
+        found = _results(recorder, watch, leaves, given, args, kwargs, structure, result)
+        if mode:
+            _differentiate(recorder, found)
+    if recorder.problem is not None:
+        raise recorder.problem
+    watch.settle()
+    changed = first_broken(list(watch.guards.values()), [])
+    if changed is not None:
+        raise recorder.refuse(f"changes what it reads ({changed})")
+    return found
+
+
+def _results(
+    recorder: Recorder,
+    watch: Watch,
+    leaves: Sequence[Any],
+    given: Sequence[Any],
+    args: Any,
+    kwargs: Any,
+    structure: Any,
+    result: Any,
+) -> Captured:
+    after, after_structure = flatten((args, kwargs))
+    if after_structure != structure or any(a is not g for a, g in zip(after, given, strict=True)):
+        raise recorder.refuse("changes a list or dictionary that it was given")
+    flat, out_structure = flatten(result)
+    roots: list[Root] = []
+    by_memory: dict[int, int] = {}
+    outputs = [_output(recorder, watch, x, leaves, given, roots, by_memory) for x in flat]
+    writes: list[tuple[int, Node]] = []
+    outside: list[tuple[int, int]] = []
+    for number, x in enumerate(recorder.inputs):
+        if not x.written:
+            continue
+        if x.stand_in.requires_grad or recorder.conditions:
+            tensor = x.stand_in if x.stand_in.requires_grad and x.stand_in._grad_fn else None
+            outside.append((number, len(roots)))
+            roots.append(Root(x.stand_in._array, tensor, x.stand_in._array.node()))
+        else:
+            writes.append((number, x.stand_in._array.node()))
+    return Captured(
+        recorder, watch, out_structure, outputs, roots, writes, outside,
+        set(recorder.graph.nodes),
+    )  # fmt: skip
+
+
+def _output(
+    recorder: Recorder,
+    watch: Watch,
+    value: Any,
+    leaves: Sequence[Any],
+    given: Sequence[Any],
+    roots: list[Root],
+    by_memory: dict[int, int],
+) -> Output:
+    if not isinstance(value, Tensor):
+        if isinstance(value, CONSTANTS):
+            return Output("constant", value=value)
+        for leaf, stand_in in zip(leaves, given, strict=True):
+            if value is stand_in:
+                return Output("constant", value=leaf)
+        raise recorder.refuse(f"returns a {type(value).__name__}")
+    tensor = recorder.lift(value)
+    array = tensor._array
+    memory = array.memory
+    requires_grad = tensor.requires_grad
+    if requires_grad and tensor._grad_fn is None and not isinstance(memory.owner, Input):
+        raise recorder.refuse("returns a leaf that requires grad, which it made itself")
+    if isinstance(memory.owner, Input):
+        owner = memory.owner
+        index = recorder.inputs.index(owner)
+        if tensor is owner.stand_in:
+            return Output("input", index)
+        return Output(
+            "input", index, array.steps, not requires_grad and owner.stand_in.requires_grad
+        )
+    index = by_memory.get(id(memory), -1)
+    base = tensor if tensor._base is None else tensor._base
+    if index < 0:
+        index = by_memory[id(memory)] = len(roots)
+        roots.append(Root(memory, None, memory.node()))
+    root = roots[index]
+    if requires_grad and root.tensor is None:
+        if base._array is not memory or not base.requires_grad:
+            raise recorder.refuse("returns a view whose history is not that of its memory")
+        root.tensor = base
+    return Output("root", index, array.steps, not requires_grad)
+
+
+def _differentiate(recorder: Recorder, found: Captured) -> None:
+    """Add to the graph what gives the gradients of its inputs."""
+    differentiable = [(i, r) for i, r in enumerate(found.roots) if r.tensor is not None]
+    wanted = [i for i, x in enumerate(recorder.inputs) if x.leaf._requires_grad]
+    if not differentiable or not wanted:
+        for _, root in differentiable:
+            root.tensor = None
+        return
+    starts = []
+    for number, (_, root) in enumerate(differentiable):
+        tensor = root.tensor
+        if tensor is None:
+            continue
+        spec = Spec(tensor._array.shape, tensor._dtype)
+        before = recorder._last_input
+        with recorder.graph._inserting(
+            recorder.graph._root._next if before is None else before._next
+        ):
+            node = recorder.graph.placeholder(f"tangent_{number}")
+        recorder._last_input = node
+        node.meta["val"] = meta_of(spec)
+        tangent = traced(TracedArray(recorder, spec, node), spec.dtype, counter=VersionCounter())
+        found.tangents.append(node)
+        edge = edge_of(tensor)
+        if edge is not None:
+            starts.append((edge, tangent))
+    edges = [edge_of(recorder.inputs[i].leaf) for i in wanted]
+    gradients = run_backward(
+        starts,
+        retain_graph=False,
+        create_graph=False,
+        inputs=[e for e in edges if e is not None],
+        accumulate=False,
+    )
+    found.wanted = wanted
+    found.gradients = [None if g is None else recorder.lift(g)._array.node() for g in gradients]

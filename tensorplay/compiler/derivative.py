@@ -1,0 +1,131 @@
+"""The node that a compiled function leaves in the recorded graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorplay._tensor import Spec, Tensor, wrap
+from tensorplay.autograd import grad_mode
+from tensorplay.autograd.engine import run_backward
+from tensorplay.autograd.graph import FREED, Node, SavedTensor, edge_of, source_of
+from tensorplay.graph.interpreter import Interpreter
+
+if TYPE_CHECKING:
+    from tensorplay.compiler.program import Program
+
+__all__ = ["CompiledNode"]
+
+
+class CompiledNode(Node):
+    """History of all results of one call of a compiled function."""
+
+    __slots__ = ("_inputs", "_kept", "_name", "_program", "_results", "_values", "_wanted")
+
+    takes_undefined = False
+
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        inputs: Sequence[Tensor],
+        wanted: Sequence[int],
+        results: Sequence[Tensor],
+        values: Sequence[Any],
+    ) -> None:
+        super().__init__([source_of(inputs[i]) for i in wanted])
+        self.outputs = [Spec(r._array.shape, r._dtype) for r in results]
+        self._name = name
+        self._program = program
+        self._wanted = wanted
+        # For a derivative of the derivative all inputs are needed; they are kept as they are.
+        self._inputs: list[SavedTensor] | None = [SavedTensor(x) for x in inputs]
+        self._values = values
+        self._results: dict[int, SavedTensor] = {}
+
+    def keep_results(self, saved: dict[int, Tensor], numbers: dict[int, int]) -> None:
+        """Save results that the backward graph reads, which have this node as history now."""
+        self._results = {i: SavedTensor(t, numbers.get(i)) for i, t in saved.items()}
+
+    def name(self) -> str:
+        """Return the name shown to people."""
+        return self._name
+
+    def saved(self) -> dict[str, Any]:
+        """Return the saved tensors."""
+        return {"inputs": list(self._inputs or ()), "results": list(self._results.values())}
+
+    def saves_result(self) -> bool:
+        """Tell whether a result is saved."""
+        return bool(self._results)
+
+    def saves_packed(self) -> bool:
+        """Tell whether something saved comes back through functions of people's own."""
+        return any(s.is_packed for s in (*(self._inputs or ()), *self._results.values()))
+
+    def release(self) -> None:
+        """Free what is saved."""
+        self._inputs, self._values, self._results = None, (), {}
+
+    def apply(self, grads: list[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
+        """Run the backward graph; recorded passes run the steps of the forward graph instead."""
+        if self._inputs is None:
+            raise RuntimeError(FREED)
+        given = [
+            wrap(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype) if g is None else g
+            for g, spec in zip(grads, self.outputs, strict=True)
+            if spec is not None
+        ]
+        if grad_mode.state.enabled:
+            return self._apply_recorded(given)
+        program = self._program
+        arguments: list[Tensor] = []
+        for kind, index in program.saved:
+            if kind == "input":
+                arguments.append(self._inputs[index].unpack(self))
+            elif kind == "root":
+                arguments.append(self._results[index].unpack(None))
+            else:
+                arguments.append(self._values[index])
+        for g in given:
+            array = g._array
+            if array.__class__ is np.ndarray and not array.flags.c_contiguous:
+                g = wrap(np.ascontiguousarray(array), g._dtype)  # noqa: PLW2901
+            arguments.append(g)
+        results = iter(program.backward_call(arguments)(*arguments))
+        return [next(results) if there else None for there in program.given]
+
+    def _apply_recorded(self, given: list[Tensor]) -> Sequence[Tensor | None]:
+        program = self._program
+        if program.has_effects or program.condition_count:
+            raise RuntimeError(
+                f"[{self._name}] a second derivative of a compiled function that writes in place, "
+                "draws random numbers or decides by values is not captured. Call the function that "
+                "was compiled: f.__wrapped__."
+            )
+        inputs = [s.unpack(self) for s in self._inputs or ()]
+        wanted = [inputs[i] for i in self._wanted]
+        # Twins with the same history, so that a pass down to them goes no further.
+        twins = {id(x): _twin(x) for x in inputs if x.requires_grad}
+        roots = Interpreter(program.forward).run(*[twins.get(id(x), x) for x in inputs])
+        starts = [
+            (edge, g)
+            for number, g in zip(program.differentiable, given, strict=True)
+            if (edge := edge_of(roots[number])) is not None
+        ]
+        edges = [edge_of(twins[id(x)]) for x in wanted]
+        return run_backward(
+            starts,
+            retain_graph=True,
+            create_graph=True,
+            inputs=[e for e in edges if e is not None],
+            accumulate=False,
+        )
+
+
+def _twin(tensor: Tensor) -> Tensor:
+    """Return a tensor whose only history is a step from `tensor`."""
+    twin: Tensor = tensor.view_as(tensor)
+    return twin

@@ -1,0 +1,257 @@
+"""Forward and backward as two graphs, and what the first keeps for the second.
+
+What depends on gradients of results runs backward. What it reads of the rest is either kept or
+computed again: inputs and results are there anyway, and of others a cheap chain of elementwise
+steps from what is there costs less than to write and read its result.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tensorplay.compiler.capture import Captured
+from tensorplay.graph.effects import write
+from tensorplay.graph.graph import Graph
+from tensorplay.graph.node import Node, is_effect
+from tensorplay.graph.passes import is_view
+from tensorplay.ops.operator import OPERATORS, Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Parts", "partition"]
+
+#: Operators that cost little beside reading their arguments.
+_CHEAP: Final = frozenset({
+    *("add", "sub", "mul", "neg", "div", "reciprocal", "square", "sqrt", "rsqrt", "addcmul"),
+    "lerp",
+    *("sigmoid", "relu", "silu", "gelu", "softplus", "leaky_relu", "elu", "hardtanh", "tanh"),
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "pow", "erf", "abs"),
+    *("sign", "floor", "ceil", "trunc", "round", "maximum", "minimum", "clamp", "where"),
+    *("masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or"),
+    *("logical_not", "isnan", "isfinite", "_cast", "expand", "reshape", "squeeze", "unsqueeze"),
+    *("permute", "transpose", "_slice", "conj", "real", "imag", "sgn"),
+})  # fmt: skip
+
+
+@dataclass
+class Parts:
+    """The two graphs.
+
+    Attributes
+    ----------
+    forward
+        Takes the inputs; returns the roots, the conditions, then the kept values.
+    backward
+        Takes what was saved, then the gradients of the differentiable roots; returns the gradients
+        of the wanted inputs. None if there are none.
+    saved
+        What is kept, as ``("input", i)``, ``("root", i)`` or ``("value", i)``.
+    given
+        Which of the wanted inputs have a gradient.
+    """
+
+    forward: Graph
+    backward: Graph | None
+    saved: list[tuple[str, int]]
+    given: list[bool]
+
+
+def partition(captured: Captured) -> Parts:
+    """Return the graphs of a capture."""
+    joint = captured.recorder.graph
+    roots = [r.node for r in captured.roots]
+    conditions = [c.node for c in captured.recorder.conditions]
+    gradients = [g for g in captured.gradients if g is not None]
+    kept: list[Node] = []
+    backward = None
+    late = _late(captured)
+    if gradients:
+        kept = _choose(captured, late, roots)
+        backward = _backward_graph(joint, kept, captured.tangents, gradients, late)
+    forward, saved = _forward_graph(captured, roots, conditions, kept, late)
+    return Parts(forward, backward, saved, [g is not None for g in captured.gradients])
+
+
+def _late(captured: Captured) -> set[Node]:
+    """Return the nodes that have to run backward."""
+    late: set[Node] = set(captured.tangents)
+    for node in captured.recorder.graph.nodes:
+        if node.op == "output" or node in captured.forward_nodes:
+            continue
+        if any(n in late for n in node.all_input_nodes) or (
+            node.op == "call_function" and is_effect(node)
+        ):
+            late.add(node)
+    return late
+
+
+def _ancestors(nodes: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _bytes(node: Node) -> int:
+    value = node.meta.get("val")
+    if isinstance(value, tuple):
+        return sum(v._array.size * v._dtype.itemsize for v in value)
+    return 0 if value is None else int(value._array.size) * int(value._dtype.itemsize)
+
+
+def _is_cheap(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return False
+    return (
+        isinstance(node.target, Operator)
+        and node.target.name in _CHEAP
+        and node.target is OPERATORS.get(node.target.name)
+    )
+
+
+def _choose(captured: Captured, late: set[Node], roots: list[Node]) -> list[Node]:
+    """Return the values to keep, in the order of the graph."""
+    joint = captured.recorder.graph
+    order = {n: i for i, n in enumerate(joint.nodes)}
+    gradients = [g for g in captured.gradients if g is not None]
+    needed = _ancestors(gradients)
+    read = {
+        used
+        for node in needed & late
+        for used in node.all_input_nodes
+        if used not in late
+    } | {g for g in gradients if g not in late}  # fmt: skip
+    written = {x.node for x in captured.inputs if x.written}
+    free = {x.node for x in captured.inputs} - written
+    # A root that an input's new value is, or that is written later by a view, is no longer there.
+    free |= {r for r in roots if r.op == "call_function"}
+    kept: set[Node] = set()
+
+    def cone(node: Node, frontier: set[Node], inside: set[Node]) -> bool:
+        """Collect what has to be there to compute `node` again; false if that is dear."""
+        if node in free or node in kept or node.op == "get_attr":
+            frontier.add(node)
+            return True
+        if not _is_cheap(node):
+            frontier.add(node)
+            return True
+        inside.add(node)
+        return len(inside) <= 64 and all(
+            n in inside or cone(n, frontier, inside) for n in node.all_input_nodes
+        )
+
+    for node in sorted(read, key=order.__getitem__):
+        if node in kept or node.op == "get_attr":
+            continue
+        if node in free:
+            kept.add(node)
+            continue
+        frontier: set[Node] = set()
+        inside: set[Node] = set()
+        if _is_cheap(node) and cone(node, frontier, inside):
+            new = [n for n in frontier if n not in kept and n not in free and n.op != "get_attr"]
+            if sum(map(_bytes, new)) <= _bytes(node):
+                kept.update(n for n in frontier if n.op != "get_attr")
+                continue
+        kept.add(node)
+    return sorted(kept, key=order.__getitem__)
+
+
+def _backward_graph(
+    joint: Graph,
+    kept: list[Node],
+    tangents: list[Node],
+    gradients: list[Node],
+    late: set[Node],
+) -> Graph:
+    graph = Graph()
+    known: dict[Node, Node] = {}
+    for node in (*kept, *tangents):
+        made = graph.placeholder(node.name)
+        made.meta = dict(node.meta)
+        known[node] = made
+    needed: set[Node] = set()
+    stack = list(gradients) + [n for n in late if n.op == "call_function" and is_effect(n)]
+    while stack:
+        node = stack.pop()
+        if node in known or node in needed:
+            continue
+        needed.add(node)
+        stack.extend(node.all_input_nodes)
+    for node in joint.nodes:
+        if node in needed:
+            known[node] = graph.node_copy(node, known.__getitem__)
+    graph.output(tuple(owned(graph, [known[g] for g in gradients])))
+    return graph
+
+
+def _forward_graph(
+    captured: Captured,
+    roots: list[Node],
+    conditions: list[Node],
+    kept: list[Node],
+    late: set[Node],
+) -> tuple[Graph, list[tuple[str, int]]]:
+    graph = Graph()
+    known: dict[Node, Node] = {}
+    inputs = [x.node for x in captured.inputs]
+    for node in inputs:
+        made = graph.placeholder(node.name)
+        made.meta = dict(node.meta)
+        known[node] = made
+    effects = [
+        n for n in captured.recorder.graph.nodes
+        if n.op == "call_function" and n not in late and is_effect(n)
+    ]  # fmt: skip
+    values = [value for _, value in captured.writes]
+    needed = _ancestors([*roots, *conditions, *kept, *effects, *values])
+    for node in captured.recorder.graph.nodes:
+        if node in needed and node not in known:
+            known[node] = graph.node_copy(node, known.__getitem__)
+    written = {inputs[i] for i, _ in captured.writes} | {
+        inputs[i] for i, _ in captured.outside_writes
+    }
+    saved: list[tuple[str, int]] = []
+    extra: list[Node] = []
+    places = {n: i for i, n in reversed(list(enumerate(roots)))}
+    for node in kept:
+        if node in inputs and node not in written:
+            saved.append(("input", inputs.index(node)))
+        elif node in places and node.op == "call_function":
+            saved.append(("root", places[node]))
+        else:
+            saved.append(("value", len(extra)))
+            extra.append(_copy(graph, known[node]) if node in written else known[node])
+    results = owned(graph, [known[r] for r in roots])
+    # The tests of Python may be the values of inputs, which a write would change.
+    tests = owned(graph, [known[c] for c in conditions])
+    made_writes = [(known[inputs[i]], known[value]) for i, value in captured.writes]
+    for destination, value in made_writes:
+        node = graph.call_function(write, (destination, value))
+        node.meta["val"] = destination.meta["val"]
+    graph.output((*results, *tests, *extra))
+    return graph, saved
+
+
+def _copy(graph: Graph, node: Node) -> Node:
+    made = graph.call_function(OPERATORS["clone"], (node,))
+    made.meta["val"] = node.meta["val"]
+    return made
+
+
+def owned(graph: Graph, nodes: list[Node]) -> list[Node]:
+    """Return nodes each of which gives memory of its own."""
+    found: list[Node] = []
+    for node in nodes:
+        shared = node.op in {"placeholder", "get_attr"} or is_view(node) or node in found
+        found.append(_copy(graph, node) if shared else node)
+    return found

@@ -1,0 +1,185 @@
+"""A captured graph made ready to run by a backend, for all sizes that leave the graph as it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorplay._tensor import Tensor
+from tensorplay.autograd import grad_mode
+from tensorplay.compiler.capture import Captured
+from tensorplay.compiler.partition import Parts, owned, partition
+from tensorplay.graph.graph import Graph
+from tensorplay.graph.graph_module import GraphModule
+from tensorplay.graph.node import Node
+from tensorplay.graph.passes import is_view, optimise
+
+__all__ = ["Program", "signature"]
+
+Backend = Callable[..., Callable[..., Any]]
+
+
+class Program:
+    """The graphs of a capture and what a backend made of them.
+
+    Attributes
+    ----------
+    forward, backward : GraphModule
+        Forward returns roots, conditions and kept values; backward is None without gradients.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        backend: Backend,
+        keywords: dict[str, Any],
+        examples: Sequence[Tensor],
+        passes: bool,
+    ) -> None:
+        parts: Parts = partition(captured)
+        constants = dict(captured.recorder.constants)
+        self._backend, self._keywords = backend, keywords
+        self.saved = parts.saved
+        self.given = parts.given
+        self.differentiable = captured.differentiable
+        self.root_count = len(captured.roots)
+        self.condition_count = len(captured.recorder.conditions)
+        self.has_effects = bool(captured.writes) or any(
+            n.meta.get("effect") for n in captured.recorder.graph.nodes
+        )
+        for graph in (parts.forward, parts.backward):
+            if graph is not None and passes:
+                optimise(graph, constants)
+                _own_results(graph, self.root_count + self.condition_count)
+        self.forward = GraphModule(constants, parts.forward, "Forward")
+        self.backward = (
+            None if parts.backward is None else GraphModule(constants, parts.backward, "Backward")
+        )
+        self._lock = threading.Lock()
+        self._backward_call: Callable[..., Any] | None = None
+        with grad_mode.no_grad():
+            self.call = backend(self.forward, list(examples), **keywords)
+        self.hits = 0
+
+    def backward_call(self, examples: Sequence[Tensor]) -> Callable[..., Any]:
+        """Return the backward function, which is made when it is first needed."""
+        if self._backward_call is None:
+            with self._lock:
+                if self._backward_call is None:
+                    with grad_mode.no_grad():
+                        self._backward_call = self._backend(
+                            self.backward, list(examples), **self._keywords
+                        )
+        return self._backward_call
+
+
+def _own_results(graph: Graph, count: int) -> None:
+    """See that passes left each of the first results on memory of its own."""
+    output = graph.output_node()
+    nodes = list(output.args[0])
+    head = nodes[:count]
+    if any(n.op in {"placeholder", "get_attr"} or is_view(n) for n in head) or len(
+        set(head)
+    ) != len(head):
+        with graph.inserting_before(_first_write(graph, output)):
+            head = owned(graph, head)
+        output.args = ((*head, *nodes[count:]),)
+
+
+def _first_write(graph: Graph, output: Node) -> Node:
+    from tensorplay.graph.effects import write
+
+    return next((n for n in graph.nodes if n.target is write), output)
+
+
+def signature(captured: Captured, *, sizes: bool) -> Any:
+    """Return what two captures share exactly if one program serves both.
+
+    Sizes count by their order of appearance, so that equal ones stay equal; 0 and 1 are themselves.
+
+    Parameters
+    ----------
+    captured
+        The capture.
+    sizes
+        Whether sizes count by their value instead.
+    """
+    numbers: dict[Node, int] = {}
+    symbols: dict[int, int] = {}
+
+    def size(n: int) -> int:
+        if sizes or n < 2:
+            return n
+        return -1 - symbols.setdefault(n, len(symbols))
+
+    def value(v: Any) -> Any:
+        if v.__class__ is tuple:
+            return tuple([value(x) for x in v])
+        array = v._array
+        shape = tuple([size(n) for n in array.shape])
+        if v.is_contiguous():
+            return (v._dtype, shape)
+        return (v._dtype, shape, tuple([size(s) for s in v.stride()]))
+
+    def argument(a: Any) -> Any:
+        kind = a.__class__
+        if kind is Node:
+            return ("node", numbers[a])
+        if kind in {tuple, list}:
+            return (kind, tuple([argument(x) for x in a]))
+        if kind is dict:
+            return tuple([(k, argument(x)) for k, x in a.items()])
+        if kind in {float, complex}:
+            return (kind, repr(a))
+        if isinstance(a, (int, str, bytes, type(None))):
+            return (kind, a)
+        if isinstance(a, tuple):
+            return (kind, tuple([argument(x) for x in a]))
+        return ("object", _Identity(a))
+
+    rows: list[Any] = []
+    constants = captured.recorder.constants
+    for number, node in enumerate(captured.recorder.graph.nodes):
+        numbers[node] = number
+        target: Any = node.target
+        if node.op == "get_attr":
+            held = constants[node.target]
+            array = held._array
+            target = array.tobytes() if array.nbytes <= 4096 else _Identity(held)
+        elif node.op == "placeholder":
+            target = None
+        else:
+            target = _Identity(target)
+        rows.append((
+            node.op, target, argument(node.args), argument(node.kwargs),
+            value(node.meta["val"]) if "val" in node.meta else None,
+            node.meta.get("effect", False),
+        ))  # fmt: skip
+    ends = (
+        tuple([numbers[r.node] for r in captured.roots]),
+        tuple(captured.differentiable),
+        tuple([numbers[c.node] for c in captured.recorder.conditions]),
+        tuple([(i, numbers[n]) for i, n in captured.writes]),
+        tuple(captured.outside_writes),
+        tuple([numbers[t] for t in captured.tangents]),
+        tuple(captured.wanted),
+        tuple([None if g is None else numbers[g] for g in captured.gradients]),
+        tuple([x.leaf._requires_grad for x in captured.inputs]),
+    )
+    return tuple(rows), ends
+
+
+class _Identity:
+    """An object that equals itself only, and is held so that it stays the one it is."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.value is self.value

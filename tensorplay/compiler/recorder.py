@@ -1,0 +1,600 @@
+"""The capture of one run of a function: operators become nodes of a graph.
+
+Nothing is computed. Each operator gives shapes and types by its rule and leaves a node; history is
+recorded as in any run, so that gradients inside of the function, and of it, are captured the same
+way. Where Python asks for a value (``if x.sum() > 0``), the part of the graph that computes it is
+run on the tensors of the call, and the answer becomes a condition on the use of the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tensorplay import _dtype
+from tensorplay._detours import watching
+from tensorplay._tensor import MetaArray, Spec, Tensor, VersionCounter, spec_of, wrap
+from tensorplay.autograd import grad_mode
+from tensorplay.autograd.graph import edge_of
+from tensorplay.autograd.inplace import check_writable, rebase_history
+from tensorplay.compiler.sources import user_line
+from tensorplay.compiler.traced import Step, TracedArray, traced
+from tensorplay.graph.effects import MutatingCall, write_part
+from tensorplay.graph.errors import GraphCaptureError
+from tensorplay.graph.graph import Graph
+from tensorplay.graph.node import is_effect, map_arg
+from tensorplay.graph.printing import runner
+from tensorplay.library.custom_primitive import CustomPrimitive
+from tensorplay.library.registry import lookup
+from tensorplay.ops.node import OTHER, TENSOR, TENSOR_LIST, bare_spec
+from tensorplay.ops.operator import OPERATORS
+
+if TYPE_CHECKING:
+    from tensorplay.graph.node import Node
+    from tensorplay.ops.primitive import Primitive
+
+__all__ = ["Condition", "Input", "Recorder", "meta_of"]
+
+#: A list of more elements is not a condition on a graph but data.
+MOST_ELEMENTS: Final = 64
+
+
+@dataclass
+class Input:
+    """A tensor that the graph takes.
+
+    Attributes
+    ----------
+    tensor
+        The one of this call; later calls bring their own, unless it was found in a variable.
+    stand_in
+        What the function sees.
+    leaf
+        What gradients are taken of: the stand-in, or what it was made of.
+    node
+        The node of the graph.
+    name
+        What it is called in texts.
+    """
+
+    tensor: Tensor
+    stand_in: Tensor
+    leaf: Tensor
+    node: Node
+    name: str
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A value that Python saw, under which alone the graph holds."""
+
+    node: Node
+    value: Any  # a NumPy array
+    construct: str
+    line: str | None
+
+
+@dataclass
+class Recorder:
+    """Records one run.
+
+    Parameters
+    ----------
+    known
+        Tells whether a tensor was found in a variable that is guarded.
+    """
+
+    known: Callable[[Tensor], bool] = lambda tensor: False
+    graph: Graph = field(default_factory=Graph)
+    inputs: list[Input] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    problem: GraphCaptureError | None = None
+
+    def __post_init__(self) -> None:
+        self._by_id: dict[int, Tensor] = {}
+        self._values: dict[Node, Any] = {}
+        self._last_input: Node | None = None
+        self._kept: list[Any] = []  # so that identities stay what they are
+        self._paused = False
+
+    # --- refusals ---------------------------------------------------------------------------
+
+    def refuse(self, what: str, advice: str = "") -> GraphCaptureError:
+        """Return the error for something that no graph can hold; the capture has failed then."""
+        line = user_line()
+        where = "" if line is None else f" at {line}"
+        error = GraphCaptureError(
+            f"[compile] the function {what}{where}, which a graph cannot hold."
+            + (f" {advice}" if advice else "")
+        )
+        if self.problem is None:
+            self.problem = error
+        return error
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Record operators without looking at what the code reads."""
+        trace = sys.gettrace()
+        sys.settrace(None)
+        try:
+            yield
+        finally:
+            sys.settrace(trace)
+
+    # --- inputs and constants ---------------------------------------------------------------
+
+    def add_input(self, tensor: Tensor, name: str) -> Tensor:
+        """Return what stands for a tensor from outside."""
+        known = self._by_id.get(id(tensor))
+        if known is not None:
+            return known
+        if tensor._base is not None:
+            tensor._synchronise()
+        if tensor._tangent is not None:
+            raise self.refuse("uses a tensor with a tangent", "Forward mode is not captured.")
+        if type(tensor._array) is not np.ndarray:
+            raise self.refuse(f"uses a tensor on {tensor.device}")
+        before = self.graph._root._next if self._last_input is None else self._last_input._next
+        with self.graph._inserting(before):
+            node = self.graph.placeholder(name)
+        self._last_input = node
+        spec = spec_of(tensor)
+        node.meta["val"] = meta_of(spec)
+        node.meta["requires_grad"] = tensor._requires_grad
+        array = TracedArray(self, spec, node)
+        leaf = traced(array, tensor._dtype, counter=VersionCounter())
+        leaf._requires_grad = tensor._requires_grad
+        stand_in = leaf
+        if leaf._requires_grad and tensor._grad_fn is not None:
+            # Not a leaf outside, so no leaf here: it may be written.
+            stand_in = traced(array, tensor._dtype, counter=leaf._counter)
+            OPERATORS["clone"]._record([leaf], (stand_in,))  # type: ignore[attr-defined]
+        array.owner = found = Input(tensor, stand_in, leaf, node, name)
+        self.inputs.append(found)
+        self._by_id[id(tensor)] = stand_in
+        self._kept.append(tensor)
+        return stand_in
+
+    def lift(self, tensor: Tensor) -> Tensor:
+        """Return what stands for a tensor that an operator met."""
+        if tensor._array.__class__ is TracedArray:
+            if tensor._array.recorder is not self:
+                raise self.refuse("uses a tensor of another capture")
+            return tensor
+        known = self._by_id.get(id(tensor))
+        if known is not None:
+            return known
+        if self.known(tensor):
+            return self.add_input(tensor, getattr(tensor, "_role", None) or "captured")
+        made = watching.made
+        if made is None or not any(x is tensor for x in made):
+            raise self.refuse(
+                f"uses a tensor {tensor.dtype.name}{list(tensor.shape)} that comes from somewhere "
+                "no guard watches", "Pass it as an argument."
+            )  # fmt: skip
+        return self._constant(tensor)
+
+    def _constant(self, tensor: Tensor) -> Tensor:
+        """Return what stands for a tensor that the function made of nothing that changes."""
+        if type(tensor._array) is MetaArray:
+            raise self.refuse("uses a tensor on device meta")
+        number = len(self.constants)
+        name = f"constant_{number}"
+        held = wrap(tensor._array, tensor._dtype)
+        held._requires_grad = False
+        self.constants[name] = held
+        node = self.graph.get_attr(name)
+        spec = spec_of(tensor)
+        node.meta["val"] = meta_of(spec)
+        array = TracedArray(self, spec, node)
+        array.owner = held
+        result = traced(array, tensor._dtype, counter=VersionCounter())
+        result._requires_grad = tensor._requires_grad
+        self._by_id[id(tensor)] = result
+        self._kept.append(tensor)
+        return result
+
+    # --- operators --------------------------------------------------------------------------
+
+    def call(self, primitive: Primitive, values: list[Any]) -> Any:
+        """Answer for an operator on checked arguments."""
+        if self._paused or not self._concerns(values):
+            # Tensors that the function made itself, of nothing that changes: computed once.
+            return self._plainly(primitive, values)
+        values, record = self._lifted(primitive, values)
+        if isinstance(primitive, CustomPrimitive):
+            outs = self._custom(primitive, values)
+        else:
+            outs = self._record_call(primitive, values)
+        many = outs if type(outs) is tuple else (outs,)
+        if record and grad_mode.state.enabled:
+            primitive._record(values, many)
+        return outs
+
+    def _concerns(self, values: list[Any]) -> bool:
+        """Tell whether a call belongs to the graph."""
+        some = False
+        for value in values:
+            for x in value if value.__class__ is list else (value,):
+                if isinstance(x, Tensor):
+                    some = True
+                    if x._array.__class__ is TracedArray or id(x) in self._by_id:
+                        return True
+                    if type(x._array) is np.ndarray and self.known(x):
+                        return True
+                    if x._requires_grad:
+                        return True
+        return not some  # what makes numbers of nothing, such as random ones
+
+    def _plainly(self, primitive: Primitive, values: list[Any]) -> Any:
+        outer, watching.recorder = watching.recorder, None
+        try:
+            return type(primitive).apply(primitive, tuple(values))
+        finally:
+            watching.recorder = outer
+
+    def _lifted(self, primitive: Primitive, values: list[Any]) -> tuple[list[Any], bool]:
+        lifted = list(values)
+        record = False
+        for i, kind, _ in primitive.plan:
+            value = values[i]
+            if kind == TENSOR:
+                if isinstance(value, Tensor):
+                    value = lifted[i] = self.lift(value)
+                    if value._base is not None:
+                        value._synchronise()
+                    record = record or value._requires_grad
+            elif kind == TENSOR_LIST:
+                found = lifted[i] = [None if t is None else self.lift(t) for t in value]
+                record = record or any(t is not None and t.requires_grad for t in found)
+            elif kind == OTHER:
+                continue
+        return lifted, record
+
+    def _record_call(self, primitive: Primitive, values: list[Any]) -> Any:
+        """Leave a node for an operator, and return its results without history."""
+        result = primitive.rule(*primitive.specs(values))
+        many = not isinstance(result, Spec)
+        specs = tuple(result) if many else (result,)
+        node = self._node(primitive, values, specs if many else specs[0])
+        nodes = self._parts(node, specs) if many else [node]
+        outs = []
+        for number, (spec, part) in enumerate(zip(specs, nodes, strict=True)):
+            if primitive.view and spec.strides is not None:
+                source = values[0]
+                base: TracedArray = source._array
+                rest = tuple(values[1:])
+                step: Step = (primitive, rest, number if many else None)
+                array = TracedArray(self, spec, part, base.memory, (*base.steps, step))
+                out = traced(array, spec.dtype)
+                out._mark_view(source, primitive.replay, rest, number if many else None)
+            else:
+                out = traced(TracedArray(self, spec, part), spec.dtype)
+            outs.append(out)
+        return tuple(outs) if many else outs[0]
+
+    def _node(self, target: Any, values: list[Any], specs: Any) -> Node:
+        args, kwargs = [], {}
+        defaults = target._defaults
+        for name, value in zip(target.names, values, strict=True):
+            if name not in defaults:
+                args.append(_nodes(value))
+            elif value is not defaults[name]:
+                kwargs[name] = _nodes(value)
+        node = self.graph.create_node("call_function", target, tuple(args), kwargs)
+        node.meta["val"] = meta_of(specs)
+        line = user_line()
+        if line is not None:
+            node.meta["source"] = line
+        return node
+
+    def _parts(self, node: Node, specs: Iterable[Spec]) -> list[Node]:
+        parts = []
+        for number, spec in enumerate(specs):
+            part = self.graph.create_node(
+                "call_function", operator.getitem, (node, number), name=f"{node.name}_{number}"
+            )
+            part.meta["val"] = meta_of(spec)
+            parts.append(part)
+        return parts
+
+    def _custom(self, primitive: CustomPrimitive, values: list[Any]) -> Any:
+        """Leave one node for an operator of a user, whose fake kernel says what comes out."""
+        definition: Any = lookup(primitive.schema.full_name)
+        if definition is None or definition.operator is not primitive:
+            raise self.refuse(f"calls {primitive.schema.full_name}, which was removed")
+        written = [
+            i for i, a in enumerate(primitive.schema.arguments) if a.is_write
+        ]  # fmt: skip
+        for i in written:
+            for t in values[i] if isinstance(values[i], list) else (values[i],):
+                if t is not None:
+                    check_writable(t, primitive.schema.qualname)
+        fakes: dict[int, Tensor] = {}
+        given = [_fake(v, fakes) for v in values]
+        self._paused = True
+        recorder, watching.recorder = watching.recorder, None
+        try:
+            result = primitive._run(given, [], meta=True)
+        finally:
+            self._paused, watching.recorder = False, recorder
+        flat = [] if result is None else list(result) if type(result) is tuple else [result]
+        if any(isinstance(r, (list, tuple)) for r in flat):
+            raise self.refuse(f"calls {primitive.schema.full_name}, which returns a list")
+        return self._custom_node(primitive, definition, values, flat, fakes, written, result)
+
+    def _custom_node(
+        self,
+        primitive: CustomPrimitive,
+        definition: Any,
+        values: list[Any],
+        flat: list[Any],
+        fakes: dict[int, Tensor],
+        written: list[int],
+        result: Any,
+    ) -> Any:
+        same = {id(fake): values_id for values_id, fake in fakes.items()}
+        by_id = {id(t): t for v in values for t in (v if isinstance(v, list) else (v,))}
+        positional, keywords = primitive._split(values)
+        args = _nodes(positional)
+        kwargs = {k: _nodes(v) for k, v in keywords.items()}
+        specs = [spec_of(r) for r in flat]
+        target = definition
+        targets: list[Tensor] = []
+        if written:
+            for i in written:
+                v = values[i]
+                targets += [t for t in (v if isinstance(v, list) else (v,)) if t is not None]
+            target = MutatingCall.of(definition)
+            specs += [spec_of(t) for t in targets]
+        node = self.graph.create_node(
+            "call_function", target, args, kwargs, name=primitive.schema.name
+        )
+        line = user_line()
+        if line is not None:
+            node.meta["source"] = line
+        if written or definition.effect is not None:
+            node.meta["effect"] = True
+        if len(flat) == 1 and not written:
+            node.meta["val"] = meta_of(specs[0])
+            nodes = [node]
+        else:
+            node.meta["val"] = meta_of(tuple(specs))
+            nodes = self._parts(node, specs)
+        outs: list[Any] = []
+        for r, spec, part in zip(flat, specs, nodes, strict=False):
+            original = same.get(id(r))
+            if original is not None:
+                outs.append(by_id[original])
+            elif r._base is not None:
+                raise self.refuse(f"calls {primitive.schema.full_name}, which returns a view")
+            else:
+                outs.append(traced(TracedArray(self, spec, part), spec.dtype))
+        for t, part in zip(targets, nodes[len(flat) :], strict=True):
+            self._store(t, part)
+            t._bump_version()
+        if result is None:
+            return ()
+        return outs[0] if type(result) is not tuple else tuple(outs)
+
+    # --- writes -----------------------------------------------------------------------------
+
+    def write(self, primitive: Primitive, values: list[Any]) -> Tensor:
+        """Answer for the in-place form of an operator on checked arguments."""
+        if self._paused or not self._concerns(values):
+            outer, watching.recorder = watching.recorder, None
+            try:
+                return type(primitive).apply_inplace(primitive, tuple(values))
+            finally:
+                watching.recorder = outer
+        where = f"{primitive.name}_"
+        values, record = self._lifted(primitive, values)
+        target: Tensor = values[0]
+        check_writable(target, where)
+        out = self._record_call(primitive, values)
+        if out._array.shape != target._array.shape or not _dtype.can_cast(
+            out._dtype, target._dtype
+        ):
+            raise self.refuse(f"writes a result by {where} into a tensor that does not hold it")
+        record = record and grad_mode.state.enabled and target._dtype.is_differentiable
+        node = None
+        wanted: tuple[bool, ...] = ()
+        if record and primitive.vjp is not None:
+            frozen = [self._snapshot(v, target) for v in values]
+            frozen[0] = self._snapshot(target, target, always=True)
+            node, wanted = primitive._node(frozen)
+        self._store(target, out._array.node())
+        target._bump_version()
+        if node is not None:
+            node.outputs = (bare_spec(target),)
+            node.save_results((self._result_copy(target),), wanted, own=True)
+            rebase_history(target, node)
+        return target
+
+    def _snapshot(self, value: Any, written: Tensor, *, always: bool = False) -> Any:
+        """Return an argument as it was, if it lies in the memory that is written."""
+        if not isinstance(value, Tensor):
+            return value
+        if not always and value._shared_counter() is not written._shared_counter():
+            return value
+        array: TracedArray = value._array
+        copy = TracedArray(self, spec_of(value), array.node())
+        result = traced(copy, value._dtype, counter=VersionCounter())
+        edge = edge_of(value)
+        result._requires_grad = value._requires_grad
+        if edge is not None and value._grad_fn is None:
+            result._accumulator = lambda: edge.node
+        elif edge is not None:
+            result._grad_fn, result._output_nr = edge.node, edge.output_nr
+        return result
+
+    def _result_copy(self, target: Tensor) -> Tensor:
+        """Return what was written as a tensor that later writes do not change."""
+        array = TracedArray(self, spec_of(target), target._array.node())
+        return traced(array, target._dtype, counter=target._shared_counter())
+
+    def _store(self, target: Tensor, node: Node) -> None:
+        array: TracedArray = target._array
+        value = node.meta["val"]
+        if value._dtype is not target._dtype or value._array.shape != array.shape:
+            node = self._simple(OPERATORS["copy"], (array.node(), node), Spec(array.shape,
+                                target._dtype))  # fmt: skip
+        owner = array.memory.owner
+        if isinstance(owner, Input):
+            owner.written = True
+        array.store(node)
+
+    def _simple(self, target: Any, args: tuple[Any, ...], spec: Any) -> Node:
+        node = self.graph.create_node("call_function", target, args)
+        node.meta["val"] = meta_of(spec)
+        return node
+
+    def view_node(self, node: Node, steps: tuple[Step, ...]) -> Node:
+        """Return the node of a view of what `node` computes."""
+        for primitive, rest, number in steps:
+            spec = spec_of(node.meta["val"])
+            source = traced(TracedArray(self, spec, node), spec.dtype)
+            outs = self._record_call(primitive, [source, *rest])
+            node = (outs if number is None else outs[number])._array.node()
+        return node
+
+    def write_part(self, node: Node, steps: tuple[Step, ...], value: Node) -> Node:
+        """Return the node of what `node` computes, with a part replaced by `value`."""
+        plain = tuple((primitive, rest, number) for primitive, rest, number in steps)
+        return self._simple(write_part, (node, value, plain), spec_of(node.meta["val"]))
+
+    # --- values -----------------------------------------------------------------------------
+
+    def elements(self, tensor: Tensor, construct: str) -> Any:
+        """Answer a question for elements: they become a condition on the use of the graph."""
+        if construct not in _QUESTIONS or tensor._array.size > MOST_ELEMENTS:
+            advice = "Write it in operations on tensors, or leave it outside of the function."
+            raise self.refuse(f"reads elements by {construct}()", advice)
+        array: TracedArray = tensor._array
+        node = array.node()
+        value = np.array(self._compute(node)._array)
+        self.conditions.append(Condition(node, value, construct, user_line()))
+        return value
+
+    def _compute(self, wanted: Node) -> Any:
+        """Run the part of the graph that `wanted` needs on the tensors of this call."""
+        needed: set[Node] = set()
+        stack = [wanted]
+        while stack:
+            node = stack.pop()
+            if node not in needed and node not in self._values:
+                needed.add(node)
+                stack.extend(node.all_input_nodes)
+        outer, watching.recorder = watching.recorder, None
+        made, watching.made = watching.made, None
+        try:
+            with grad_mode.no_grad():
+                for node in self.graph.nodes:
+                    if node in needed:
+                        self._values[node] = self._value_of(node)
+        finally:
+            watching.recorder, watching.made = outer, made
+        return self._values[wanted]
+
+    def _value_of(self, node: Node) -> Any:
+        if node.op == "placeholder":
+            found = next(x for x in self.inputs if x.node is node)
+            return found.tensor.detach()
+        if node.op == "get_attr":
+            return self.constants[node.target]
+        if is_effect(node):
+            raise self.refuse(
+                "takes a decision by a value that depends on random numbers or effects",
+                "Draw them outside of the function, and pass them.",
+            )
+        args = map_arg(node.args, self._values.__getitem__)
+        kwargs = map_arg(node.kwargs, self._values.__getitem__)
+        return runner(node.target)(*args, **kwargs)
+
+    # --- tensors made of numbers --------------------------------------------------------------
+
+    def create(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Leave a node for a function that makes a tensor of its arguments."""
+        device = kwargs.get("device")
+        if device is not None and str(device) != "cpu":
+            raise self.refuse(f"makes a tensor on {device}")
+        wants_grad = bool(kwargs.get("requires_grad"))
+        plain = {k: v for k, v in kwargs.items() if k not in {"device", "requires_grad"}}
+        flat = [x for v in (*args, *plain.values())
+                for x in (v if isinstance(v, (list, tuple)) else (v,))]  # fmt: skip
+        if any(isinstance(x, Tensor) for x in flat):
+            args, plain = self._without_tensors(function, args, plain)
+        self._paused = True
+        recorder, watching.recorder = watching.recorder, None
+        try:
+            fake = runner(function)(*args, **plain, device="meta")
+        finally:
+            self._paused, watching.recorder = False, recorder
+        node = self.graph.create_node("call_function", function, args, plain)
+        spec = spec_of(fake)
+        node.meta["val"] = meta_of(spec)
+        if function.__module__ == "tensorplay.random" or function.__name__ in _RANDOM:
+            node.meta["effect"] = True
+        line = user_line()
+        if line is not None:
+            node.meta["source"] = line
+        result = traced(TracedArray(self, spec, node), spec.dtype)
+        if wants_grad:
+            result._requires_grad = True
+        return result
+
+    def _without_tensors(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with numbers in place of tensors, which become conditions."""
+
+        def number(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return self.lift(value).item()
+            if type(value) in {list, tuple}:
+                return type(value)(number(v) for v in value)
+            return value
+
+        return tuple(number(v) for v in args), {k: number(v) for k, v in kwargs.items()}
+
+
+_RANDOM: Final = frozenset({"rand", "randn", "randint", "randperm", "normal"})
+_QUESTIONS: Final = frozenset(
+    {"item", "bool", "int", "float", "complex", "index", "tolist"}
+)  # fmt: skip
+
+
+def meta_of(specs: Any) -> Any:
+    """Return tensors on device meta for what a node gives."""
+    if isinstance(specs, Spec):
+        return wrap(MetaArray(specs), specs.dtype)
+    return tuple(meta_of(s) for s in specs)
+
+
+def _nodes(value: Any) -> Any:
+    """Return arguments with nodes in place of tensors."""
+    if isinstance(value, Tensor):
+        return value._array.node()
+    if value.__class__ in {list, tuple}:
+        return value.__class__([_nodes(v) for v in value])
+    return value
+
+
+def _fake(value: Any, known: dict[int, Tensor]) -> Any:
+    """Return a tensor on device meta like `value`, the same one for the same tensor."""
+    if isinstance(value, list):
+        return [_fake(v, known) for v in value]
+    if not isinstance(value, Tensor):
+        return value
+    found = known.get(id(value))
+    if found is None:
+        found = known[id(value)] = wrap(MetaArray(spec_of(value)), value._dtype)
+    return found

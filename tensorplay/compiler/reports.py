@@ -1,0 +1,244 @@
+"""What a compiled function did, as plain data, text and HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorplay.compiler.function import Binding
+    from tensorplay.compiler.program import Program
+
+__all__ = ["CompileReport", "Event", "Explanation", "ProgramReport", "RegionReport"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened.
+
+    Attributes
+    ----------
+    kind
+        ``"compile"``, ``"recompile"``, ``"shape"`` (a known program serves new sizes), ``"break"``
+        (not captured), ``"eager"`` or ``"limit"``.
+    reason
+        Why.
+    seconds
+        How long it took.
+    """
+
+    kind: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RegionReport:
+    """Steps of a graph that run as one: their kind, the nodes, and why they are not fused."""
+
+    kind: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class ProgramReport:
+    """One program.
+
+    Attributes
+    ----------
+    number
+        Its number, in the order in which programs were made.
+    shapes
+        How many sets of shapes it serves.
+    hits
+        Calls that it answered.
+    graph, backward_graph
+        The graphs as Python text; the second None without gradients.
+    guards
+        What must hold besides the arguments.
+    conditions
+        Values that Python saw.
+    regions
+        What runs together.
+    source
+        What the backend generated, empty if nothing.
+    """
+
+    number: int
+    shapes: int
+    hits: int
+    graph: str
+    backward_graph: str | None
+    guards: tuple[str, ...]
+    conditions: tuple[str, ...]
+    regions: tuple[RegionReport, ...]
+    source: str
+
+    @classmethod
+    def of(cls, number: int, program: Program, bindings: Iterable[Binding]) -> ProgramReport:
+        """Return the report of a program and of the sets of shapes that it serves."""
+        found = list(bindings)
+        report = getattr(program.call, "report", None)
+        first = found[0] if found else None
+        return cls(
+            number,
+            len(found),
+            sum(b.hits for b in found),
+            program.forward.code,
+            None if program.backward is None else program.backward.code,
+            () if first is None else tuple(g.text for g in first.guards),
+            () if first is None else tuple(
+                f"{construct}() at {line} gave {value.tolist()!r}"
+                for (construct, line), value in zip(
+                    first.condition_texts, first.conditions, strict=True
+                )
+            ),
+            _regions(report),
+            str(getattr(report, "source", "") or ""),
+        )  # fmt: skip
+
+
+def _regions(report: Any) -> tuple[RegionReport, ...]:
+    return tuple(
+        RegionReport(str(r.kind), tuple(str(n) for n in getattr(r, "nodes", ())),
+                     str(getattr(r, "reason", "") or ""))
+        for r in getattr(report, "regions", ()) or ()
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What one compiled function did so far.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    programs
+        How many were made.
+    shapes
+        Sets of shapes and guards that they serve.
+    hits
+        Calls that they answered.
+    eager_calls
+        Calls that ran eagerly; `events` says why.
+    details
+        The programs.
+    events
+        What happened, in order.
+    """
+
+    name: str
+    programs: int
+    shapes: int
+    hits: int
+    eager_calls: int
+    details: tuple[ProgramReport, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def breaks(self) -> tuple[str, ...]:
+        """Why calls were not captured."""
+        return tuple(e.reason for e in self.events if e.kind == "break")
+
+    @property
+    def recompiles(self) -> tuple[str, ...]:
+        """Why further programs were made."""
+        return tuple(e.reason for e in self.events if e.kind == "recompile")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as dictionaries, lists and plain values."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """Return the report as text."""
+        lines = [
+            (
+                f"{self.name}: {self.programs} programs for {self.shapes} sets of shapes, "
+                f"{self.hits} calls compiled, {self.eager_calls} eager"
+            )
+        ]
+        lines += [
+            f"  {e.kind}: {e.reason}" + (f" ({e.seconds * 1e3:.1f} ms)" if e.seconds else "")
+            for e in self.events
+        ]
+        for p in self.details:
+            lines += ["", *_program_lines(p)]
+        return "\n".join(lines)
+
+    def to_html(self) -> str:
+        """Return the report as HTML, which needs no script."""
+        rows = "".join(
+            f"<tr><td>{html.escape(e.kind)}</td><td>{html.escape(e.reason)}</td>"
+            f"<td>{e.seconds * 1e3:.1f} ms</td></tr>"
+            for e in self.events
+        )
+        parts = "".join(_program_html(p) for p in self.details)
+        head = html.escape(self.to_text().splitlines()[0])
+        return (
+            f"<section><h4>{head}</h4><table><thead><tr><th>event</th><th>reason</th>"
+            f"<th>time</th></tr></thead><tbody>{rows}</tbody></table>{parts}</section>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _program_lines(p: ProgramReport) -> list[str]:
+    lines = [f"program {p.number}: {p.shapes} sets of shapes, {p.hits} calls"]
+    lines += [f"  guard: {g}" for g in p.guards]
+    lines += [f"  condition: {c}" for c in p.conditions]
+    for r in p.regions:
+        why = f": {r.reason}" if r.reason else ""
+        lines.append(f"  {r.kind}: {', '.join(r.nodes)}{why}")
+    for title, text in _texts(p):
+        if text:
+            lines += [f"  {title}:", *(f"    {line}" for line in text.splitlines())]
+    return lines
+
+
+def _texts(p: ProgramReport) -> tuple[tuple[str, str | None], ...]:
+    return ("graph", p.graph), ("backward graph", p.backward_graph), ("source", p.source)
+
+
+def _program_html(p: ProgramReport) -> str:
+    texts = "".join(
+        f"<details><summary>{title}</summary><pre>{html.escape(text)}</pre></details>"
+        for title, text in _texts(p)
+        if text
+    )
+    items = "".join(
+        f"<li>{html.escape(t)}</li>"
+        for t in (
+            *(f"guard: {g}" for g in p.guards),
+            *(f"condition: {c}" for c in p.conditions),
+            *(f"{r.kind}: {', '.join(r.nodes)} {r.reason}" for r in p.regions),
+        )
+    )
+    return (
+        f"<details open><summary>program {p.number}: {p.shapes} sets of shapes, {p.hits} calls"
+        f"</summary><ul>{items}</ul>{texts}</details>"
+    )
+
+
+@dataclass(frozen=True)
+class Explanation(CompileReport):
+    """The report of one call, made for `compiler.explain`."""
+
+    result: Any = None
+
+    @property
+    def graph_count(self) -> int:
+        """Number of graphs."""
+        return self.programs
+
+    @property
+    def graph_break_count(self) -> int:
+        """Number of reasons why the call was not captured."""
+        return len(self.breaks)

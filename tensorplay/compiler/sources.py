@@ -1,0 +1,68 @@
+"""Where in the user's source something happens."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+__all__ = ["is_captured", "is_library", "user_frame", "user_line"]
+
+_PACKAGE: Final = str(Path(__file__).resolve().parents[1]) + os.sep
+_MODULES: Final = _PACKAGE + "nn" + os.sep
+_SYNTHETIC: Final = ("<tensorplay ", "<frozen ", "<string>")
+_NUMPY: Final = os.sep + "numpy" + os.sep
+_STANDARD: Final = str(Path(os.__file__).resolve().parent) + os.sep
+
+_known: dict[str, bool] = {}
+
+
+def is_library(filename: str) -> bool:
+    """Tell whether code is the library's own, of which no state of the user's is expected.
+
+    Modules of layers count as the user's: what they read may be changed from outside.
+    """
+    found = _known.get(filename)
+    if found is None:
+        found = _known[filename] = (
+            (filename.startswith(_PACKAGE) and not filename.startswith(_MODULES))
+            or filename.startswith(_SYNTHETIC)
+            or _NUMPY in filename
+        )
+    return found
+
+
+def is_captured(frame: FrameType) -> bool:
+    """Tell whether what a frame reads is the captured function's affair.
+
+    Python's own library is where the function calls it, and is not where we do.
+    """
+    here: FrameType | None = frame
+    while here is not None:
+        filename = here.f_code.co_filename
+        if is_library(filename):
+            return False
+        if not filename.startswith(_STANDARD) or "site-packages" in filename:
+            return True
+        here = here.f_back
+    return False
+
+
+def user_frame(frame: FrameType | None = None) -> FrameType | None:
+    """Return the innermost frame of code that is not the library's."""
+    found = sys._getframe(1) if frame is None else frame
+    here: FrameType | None = found
+    while here is not None and here.f_code.co_filename.startswith((_PACKAGE, *_SYNTHETIC)):
+        here = here.f_back
+    return here
+
+
+def user_line() -> str | None:
+    """Return ``file.py:12 in f`` for the user's code that is running."""
+    frame = user_frame(sys._getframe(1))
+    if frame is None:
+        return None
+    name = frame.f_code.co_filename.replace(os.sep, "/").rpartition("/")[2]
+    return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"

@@ -1,0 +1,442 @@
+"""What a captured function reads from outside, as guards on later calls.
+
+While the function runs, every Python function that it enters is looked at (`reading`): globals,
+variables of enclosing functions and attributes of objects that exist outside of the call become
+guards. Containers and objects that are handed on are guarded with what they hold. What cannot be
+guarded, such as the clock or a generator of random numbers, fails the capture, and so does a change
+of anything outside.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tensorplay import _dtype
+from tensorplay._device import device
+from tensorplay._tensor import Size, Tensor
+from tensorplay.compiler.allowed import HARMLESS, is_pure, is_trusted_module, refused_call
+from tensorplay.compiler.reading import Change, Reading, readings
+from tensorplay.compiler.sources import is_captured, is_library
+from tensorplay.compiler.traced import TracedArray
+from tensorplay.graph.errors import GraphCaptureError
+from tensorplay.library.definitions import CustomOpDef
+from tensorplay.ops.operator import Operator
+from tensorplay.random import Generator
+
+__all__ = ["Guard", "Watch"]
+
+MOST_OBJECTS: Final = 20_000
+MOST_BYTES: Final = 1 << 16
+
+CONSTANTS: Final = (
+    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, np.generic,
+    _dtype.dtype, device, np.dtype, Size, enum.Enum, type(NotImplemented),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One condition on the world.
+
+    Attributes
+    ----------
+    kind
+        ``"global"``, ``"free"``, ``"attribute"``, ``"item"``, ``"missing"`` or ``"content"``.
+    holder
+        The dictionary, cell or object.
+    key
+        Name or index in it.
+    value
+        What was there.
+    text
+        For people: ``global 'scale' is 2.0``.
+    """
+
+    kind: str
+    holder: Any
+    key: Any
+    value: Any
+    text: str
+
+
+class Watch:
+    """Finds what one run reads."""
+
+    def __init__(self, fail: Callable[[str], GraphCaptureError]) -> None:
+        self.fail = fail
+        self.guards: dict[Any, Guard] = {}
+        #: Tensors from outside, by identity, each with the guard that finds it, if one does.
+        self.tensors: dict[int, tuple[Tensor, Guard | None]] = {}
+        self._outer: dict[int, Any] = {}  # objects from outside
+        self._objects: list[Any] = []  # those whose attributes may be read under any name
+        self._names: set[str] = set()
+        self._all_names = False
+        self._functions: dict[types.CodeType, list[Any]] = {}
+        self._seen: set[Any] = set()
+        self._looked_at: set[tuple[int, str]] = set()
+        self._mine: set[types.CodeType] = set()  # functions that the captured code defines
+
+    # --- frames -----------------------------------------------------------------------------
+
+    def trace(self, frame: types.FrameType, event: str, _: Any) -> None:
+        """Look at a function that is entered: what `sys.settrace` calls."""
+        code = frame.f_code
+        # By identity: the hash of code is that of all its instructions.
+        if id(code) in _LIBRARY or event != "call":
+            return
+        if is_library(code.co_filename):
+            _LIBRARY[id(code)] = code
+        elif is_captured(frame):
+            self.enter(frame)
+
+    def enter(self, frame: types.FrameType) -> None:
+        """Add guards for what the code of a frame reads."""
+        code = frame.f_code
+        found = readings(code)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._mine.add(constant)
+        values = frame.f_locals
+        for change in found.changes:
+            self._judge_change(change, frame, values)
+        for reading in found.readings:
+            self._read(reading, frame, values)
+        if found.names - self._names:
+            self._names |= found.names
+
+    def _where(self, code: types.CodeType, line: int | None) -> str:
+        name = code.co_filename.rpartition("/")[2]
+        return f"{name}:{line} in {code.co_name}"
+
+    def _judge_change(self, change: Change, frame: types.FrameType, values: Any) -> None:
+        code = frame.f_code
+        if change.target is not None:
+            holder, path = values.get(change.target.name, values), change.target.path
+            if (
+                change.target.kind == "local"
+                and holder is not values
+                and not path
+                and (id(holder) not in self._outer and not isinstance(holder, Tensor))
+            ):
+                return  # made inside of the function
+        if change.what.endswith("enclosing function") and not self._functions.get(code):
+            return  # the enclosing function is captured, too
+        raise self.fail(
+            f"{change.what} {change.name!r} at {self._where(code, change.line)}"
+            if change.name
+            else f"{change.what} at {self._where(code, change.line)}"
+        )
+
+    def _read(self, reading: Reading, frame: types.FrameType, values: Any) -> None:
+        name, kind = reading.name, reading.kind
+        where = self._where(frame.f_code, reading.line)
+        if kind == "unknown":
+            return
+        if kind == "global":
+            value = self._global(frame.f_globals, name)
+        elif kind == "free":
+            if name not in values:
+                return
+            value = self._free(frame, name, values[name])
+        elif kind == "import":
+            value = sys.modules.get(name)
+            if value is None:
+                raise self.fail(f"imports {name!r} for the first time at {where}")
+        else:
+            if name not in values:
+                return
+            value = values[name]
+            if id(value) not in self._outer:
+                return
+        if value is _MISSING:
+            return
+        self._follow(value, reading.path, where, name)
+
+    def _global(self, scope: dict[str, Any], name: str) -> Any:
+        if name in scope:
+            value = scope[name]
+            self._add("global", scope, name, value, f"global {name!r}")
+            return value
+        if not hasattr(builtins, name):
+            return _MISSING
+        self._add("missing", scope, name, None, f"no global {name!r}")
+        return getattr(builtins, name)
+
+    def _free(self, frame: types.FrameType, name: str, value: Any) -> Any:
+        code = frame.f_code
+        index = code.co_freevars.index(name)
+        known = self._functions.get(code, [])
+        for function in known:
+            cell = function.__closure__[index]
+            if cell.cell_contents is value:
+                self._add("free", cell, name, value, f"variable {name!r} of an enclosing function")
+                return value
+        if code not in self._mine and name != "__class__":
+            self._find_functions(code)
+            if len(self._functions.get(code, [])) > len(known):
+                return self._free(frame, name, value)
+            raise self.fail(
+                f"reads the variable {name!r} of an enclosing function at "
+                f"{self._where(code, code.co_firstlineno)}, whose place is not known"
+            )
+        return value if id(value) in self._outer or name == "__class__" else _MISSING
+
+    def _find_functions(self, code: types.CodeType) -> None:
+        import gc
+
+        for function in gc.get_referrers(code):
+            if isinstance(function, types.FunctionType) and function.__closure__:
+                self.add_function(function)
+
+    def add_function(self, function: Any) -> None:
+        """Know a function of the world by its code."""
+        code = getattr(function, "__code__", None)
+        if isinstance(code, types.CodeType):
+            known = self._functions.setdefault(code, [])
+            if not any(f is function for f in known):
+                known.append(function)
+
+    # --- values -----------------------------------------------------------------------------
+
+    def _follow(self, value: Any, path: tuple[tuple[str, Any], ...], where: str, name: str) -> None:
+        text = name
+        for number, (mark, key) in enumerate(path):
+            last = number == len(path) - 1
+            text = f"{text}.{key}" if mark == "." else f"{text}[{key!r}]"
+            if isinstance(value, Tensor):
+                self._tensor(value, None)
+                return
+            if mark == "[":
+                if type(value) not in {dict, list, tuple}:
+                    self.escape(value, text, where)
+                    return
+                try:
+                    found = value[key]
+                except (KeyError, IndexError):
+                    self.escape(value, text, where)
+                    return
+                if type(value) is not tuple:
+                    self._outer_object(value)
+                    self._add("item", value, key, found, text)
+            else:
+                found = self._attribute(value, key, text, where, last=last)
+                if found is _MISSING:
+                    return
+            value = found
+        self.escape(value, text, where)
+
+    def _attribute(self, holder: Any, name: str, text: str, where: str, *, last: bool) -> Any:
+        """Return an attribute of an object from outside, guarded; `_MISSING` if it is computed."""
+        if isinstance(holder, types.ModuleType):
+            value = getattr(holder, name, _MISSING)
+            if value is not _MISSING and not is_trusted_module(holder.__name__):
+                self._add("attribute", holder, name, value, text)
+            return value
+        self._outer_object(holder)
+        if isinstance(holder, CONSTANTS):
+            return _MISSING
+        static = inspect.getattr_static(holder, name, _MISSING)
+        if static is _MISSING:
+            return _MISSING  # __getattr__, which is looked at when it runs
+        if isinstance(static, (staticmethod, classmethod)):
+            self.add_function(static.__func__)
+            return _MISSING
+        if isinstance(static, types.FunctionType) and not isinstance(holder, type):
+            self.add_function(static)
+            ours = is_library(static.__code__.co_filename) and not isinstance(holder, _OWN)
+            if ours or name in _ITERATING:
+                self._deep(holder, text, where)
+            return _MISSING
+        try:
+            own = name in vars(holder)
+        except TypeError:
+            own = False
+        if not own and hasattr(type(static), "__get__") and not isinstance(holder, type):
+            if isinstance(static, types.MemberDescriptorType):  # a slot
+                value = getattr(holder, name, _MISSING)
+                self._add("attribute", holder, name, value, text)
+                return value
+            if isinstance(static, property):
+                return _MISSING
+            value = getattr(holder, name, _MISSING)  # of a type written in C
+            return value if self._judge_value(value, text, where) else _MISSING
+        value = getattr(holder, name, _MISSING)
+        if value is not _MISSING:
+            self._add("attribute", holder, name, value, text)
+        return value
+
+    def _judge_value(self, value: Any, text: str, where: str) -> bool:
+        problem = refused_call(value)
+        if problem is not None:
+            raise self.fail(f"uses {text}, {problem}, at {where}")
+        return True
+
+    def escape(self, value: Any, text: str, where: str) -> None:
+        """Guard what an object from outside holds, as the function hands it on."""
+        if isinstance(value, CONSTANTS) or value is _MISSING:
+            return
+        if isinstance(value, Tensor):
+            self._tensor(value, None)
+            return
+        if id(value) in self._seen:
+            return
+        self._outer_object(value)
+        self._seen.add(id(value))
+        if len(self._seen) > MOST_OBJECTS:
+            raise self.fail(f"reads more than {MOST_OBJECTS} objects, by way of {text} at {where}")
+        self._judge_value(value, text, where)
+        if isinstance(value, (types.FunctionType, functools.partial, types.MethodType)):
+            self._function(value, text, where)
+        elif isinstance(value, (list, tuple, set, frozenset, dict)):
+            self._container(value, text, where)
+        elif isinstance(value, (type, types.ModuleType)):
+            name = value.__module__ if isinstance(value, type) else value.__name__
+            if not is_trusted_module(name):
+                self._objects.append(value)
+        elif isinstance(value, np.ndarray):
+            if value.nbytes > MOST_BYTES or value.dtype.hasobject:
+                raise self.fail(f"reads the NumPy array {text} at {where}")
+            self._add("content", value, None, (value.shape, value.dtype, value.tobytes()), text)
+        elif isinstance(value, types.BuiltinFunctionType) and value in _REFLECTION:
+            self._all_names = True
+            for known in list(self._objects):
+                self._deep(known, text, where)
+        elif not (isinstance(value, (*_OWN, *HARMLESS)) or is_pure(value)):
+            self._object(value, text, where)
+
+    def _object(self, value: Any, text: str, where: str) -> None:
+        if isinstance(value, (types.GeneratorType, types.CoroutineType)):
+            raise self.fail(f"uses the generator {text} at {where}")
+        if not (hasattr(value, "__dict__") or hasattr(type(value), "__slots__")):
+            raise self.fail(
+                f"uses {text}, of type {type(value).__name__}, whose state no guard can watch, at "
+                f"{where}"
+            )
+        self._objects.append(value)
+        if self._all_names:
+            self._deep(value, text, where)
+        wrapped = getattr(value, "__wrapped__", None)
+        if wrapped is not None:
+            self.add_function(wrapped)
+
+    def _function(self, value: Any, text: str, where: str) -> None:
+        if isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self.escape(part, text, where)
+            return
+        if isinstance(value, types.MethodType):
+            self.escape(value.__self__, text, where)
+            self.add_function(value.__func__)
+            return
+        self.add_function(value)
+        wrapped = getattr(value, "__wrapped__", None)
+        if wrapped is not None:
+            self.add_function(wrapped)
+        for default in (value.__defaults__ or (), *(value.__kwdefaults__ or {}).values()):
+            self.escape(default, f"default of {text}", where)
+
+    def _container(self, value: Any, text: str, where: str) -> None:
+        if isinstance(value, dict):
+            content: Any = (list(value.keys()), list(value.values()))
+            members = [*value.keys(), *value.values()]
+        else:
+            members = content = list(value)
+        if not isinstance(value, (tuple, frozenset)):
+            self._add("content", value, None, content, text)
+        for member in members:
+            self.escape(member, f"{text}[…]", where)
+        if hasattr(value, "__dict__"):
+            self._objects.append(value)
+
+    def _deep(self, holder: Any, text: str, where: str) -> None:
+        """Guard all attributes of an object."""
+        key = (id(holder), "*")
+        if key in self._looked_at or isinstance(holder, (type, types.ModuleType)):
+            return
+        self._looked_at.add(key)
+        for name, value in list(getattr(holder, "__dict__", {}).items()):
+            self._add("attribute", holder, name, value, f"{text}.{name}")
+            self.escape(value, f"{text}.{name}", where)
+            if hasattr(value, "__dict__") and not isinstance(
+                value, (type, types.ModuleType, types.FunctionType, Tensor)
+            ):
+                self._deep(value, f"{text}.{name}", where)
+
+    def settle(self) -> None:
+        """Guard the attributes that are read behind values that are not known."""
+        changed = True
+        while changed:
+            changed = False
+            for holder in list(self._objects):
+                for name in list(self._names):
+                    key = (id(holder), name)
+                    if key in self._looked_at:
+                        continue
+                    self._looked_at.add(key)
+                    changed = True
+                    text = f"{type(holder).__name__}.{name}"
+                    found = self._attribute(holder, name, text, "the function", last=True)
+                    if found is not _MISSING:
+                        self.escape(found, text, "the function")
+
+    def _outer_object(self, value: Any) -> None:
+        self._outer[id(value)] = value
+
+    def add_argument(self, value: Any) -> None:
+        """Guard what an argument that is neither tensor nor number holds."""
+        self.escape(value, "argument", "the call")
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor was found outside."""
+        if id(tensor) in self.tensors:
+            return True
+        self.settle()
+        return id(tensor) in self.tensors
+
+    def _tensor(self, value: Tensor, guard: Guard | None) -> None:
+        if value._array.__class__ is TracedArray:
+            return
+        known = self.tensors.get(id(value))
+        if known is None or (known[1] is None and guard is not None):
+            self.tensors[id(value)] = (value, guard)
+
+    def _add(self, kind: str, holder: Any, key: Any, value: Any, text: str) -> None:
+        place = (kind, id(holder), key if isinstance(key, (str, int)) else None)
+        if place in self.guards:
+            return
+        if isinstance(value, Tensor) and kind != "content":
+            if value._array.__class__ is TracedArray:
+                return
+            text = f"{text} is a tensor"
+        elif kind == "missing" or isinstance(value, types.ModuleType):
+            pass
+        elif isinstance(value, CONSTANTS):
+            text = f"{text} is {value!r}"
+        elif kind == "content":
+            text = f"{text} holds what it held"
+        else:
+            text = f"{text} is the same {type(value).__name__}"
+        self._outer_object(holder)
+        guard = self.guards[place] = Guard(kind, holder, key, value, text)
+        if isinstance(value, Tensor) and kind != "content":
+            self._tensor(value, guard)
+
+
+_MISSING: Final = object()
+#: Code of the library that came by.
+_LIBRARY: Final[dict[int, types.CodeType]] = {}
+_ITERATING: Final = frozenset({"parameters", "named_parameters", "buffers", "named_buffers",
+                               "modules", "named_modules", "children", "named_children",
+                               "state_dict"})  # fmt: skip
+_REFLECTION: Final = frozenset({getattr, hasattr, vars, dir})
+_OWN: Final = (Tensor, Generator, Operator, CustomOpDef)
