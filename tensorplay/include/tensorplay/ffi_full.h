@@ -37,4 +37,6 @@ struct AnyEqual {
 
 #define TENSORPLAY_FFI_FULL 1
 
+#include <tensorplay/registration.h>
+
 #include <tensorplay/ffi_export.h>

@@ -23,6 +23,13 @@ from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, BuildError, Missi
 from tensorplay.utils.cpp_jit.inline import build, build_inline, load, load_inline
 from tensorplay.utils.cpp_jit.load import Kernel, Module, load_module, system_lib
 from tensorplay.utils.cpp_jit.nvrtc import Cubin, compile_cubin
+from tensorplay.utils.cpp_jit.objects import (
+    get_global_func,
+    register_error,
+    register_global_func,
+    register_object,
+    remove_global_func,
+)
 from tensorplay.utils.cpp_jit.report import ToolchainCheck, ToolchainReport, toolchain_report
 
 __all__ = [
@@ -42,10 +49,15 @@ __all__ = [
     "build_source",
     "cache",
     "compile_cubin",
+    "get_global_func",
     "is_available",
     "load",
     "load_inline",
     "load_module",
+    "register_error",
+    "register_global_func",
+    "register_object",
+    "remove_global_func",
     "system_lib",
     "toolchain_report",
 ]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.kernel import CudaKernel, Kernel
+from tensorplay.utils.cpp_jit.objects import registered
 from tensorplay.utils.cpp_jit.places import place_of
 from tensorplay.utils.cpp_jit.source import Parameter
 from tensorplay.utils.cpp_jit.type_schema import type_schema
@@ -183,12 +184,14 @@ def load_build(build: Build, keep: bool | None = None) -> Module:
     if known is not None:
         return known
     debug = any(word.startswith("-g") for command in build.commands for word in command)
+    load = functools.partial(
+        _open,
+        build.library,
+        private=not debug,
+        keep_module_alive=not build.unloadable if keep is None else keep,
+    )
     module = Module(
-        _open(
-            build.library,
-            private=not debug,
-            keep_module_alive=not build.unloadable if keep is None else keep,
-        ),
+        registered(load, build.name) if build.rung == "full" else load(),
         build.name,
         build.library,
         build.signatures,
@@ -227,8 +230,12 @@ def load_module(path: str | os.PathLike[str], **kwargs: Any) -> Module:
     with contextlib.suppress(OSError, ValueError):
         described = json.loads((file.parent / "entry.json").read_text("utf-8"))
     ours = described.get("library") == file.name
+    load = functools.partial(_open, file, private=ours, **kwargs)
     try:
-        module = _open(file, private=ours, **kwargs)
+        if ours and described.get("rung") == "full":
+            module = registered(load, described["name"])
+        else:
+            module = load()
     except RuntimeError as error:
         reason = str(error).rpartition(f"{file}: ")[2] or str(error)
         raise RuntimeError(

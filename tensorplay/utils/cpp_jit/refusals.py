@@ -112,6 +112,13 @@ def mismatch(error: BaseException, place: str, names: Sequence[str], args: Seque
     if isinstance(value, int) and not isinstance(value, bool) and found[3].endswith("BigInt"):
         got = "int beyond 64 bits"
     advice = _advice(expected, name, value)
+    if re.fullmatch(r"\w+(\.\w+)+(#\d+)?", found[3]) and not isinstance(
+        value, (Tensor, np.ndarray)
+    ):
+        got = found[3]  # an object of a library
+        if re.sub(r"#\d+$", "", got) == re.sub(r"#\d+$", "", found[2]):
+            got += " of another definition of the class"
+            advice = " Make it again with the library that is called."
     shown = f"argument {name!r} (position {position})" if name else f"argument #{position}"
     return f"{place} {shown}: expected {expected}, got {got}.{advice}\n{error}"
 

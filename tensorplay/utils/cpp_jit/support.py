@@ -174,7 +174,7 @@ def headers_for(
 
 
 #: Sources that only cells with the engine's full headers need.
-_FULL_ONLY = frozenset({"containers.cpp"})
+_FULL_ONLY = frozenset({"containers.cpp", "registration.cpp"})
 
 
 def runtime_objects(
