@@ -90,6 +90,8 @@ class Value:
         Whether computing it again costs more than keeping it.
     index
         Position among the inputs or numbers.
+    order
+        Position among the values of its loop.
     """
 
     kind: str
@@ -101,6 +103,7 @@ class Value:
     level: int = 0
     heavy: bool = False
     index: int = -1
+    order: int = -1
 
     @property
     def is_reduction(self) -> bool:
@@ -143,8 +146,9 @@ class Loop:
         if found is not None:
             return found
         count = self._names[name] = self._names.get(name, 0) + 1
-        value.name = name if count == 1 else f"{name}_{count}"
+        value.name = f"{name}_{count}"  # with a number, so that no function is hidden
         self._known[key] = value
+        value.order = len(self.values)
         self.values.append(value)
         return value
 
@@ -186,6 +190,8 @@ class Loop:
         heavy: bool = False,
     ) -> Value:
         """Return the value of a C++ expression of others."""
+        if text in {"{0} * {1}", "{0} + {1}"}:  # one value, whoever comes first
+            args = tuple(sorted(args, key=lambda a: a.order))
         key = (text, kind.name, *map(id, args))
         value = Value(
             "expression",

@@ -45,7 +45,7 @@ _FLOATING: Final = {
     "acos": "acos({0})", "atan": "atan({0})", "sinh": "sinh({0})", "cosh": "cosh({0})",
     "tanh": "tanh({0})", "asinh": "asinh({0})", "acosh": "acosh({0})", "atanh": "atanh({0})",
     "erf": "erf({0})", "erfc": "erfc({0})", "sigmoid": "sigmoid({0})",
-    "silu": "{0} * sigmoid({0})", "atan2": "atan2({0}, {1})", "hypot": "hypot({0}, {1})",
+    "atan2": "atan2({0}, {1})", "hypot": "hypot({0}, {1})",
     "copysign": "copysign({0}, {1})", "fmax": "fmax({0}, {1})", "fmin": "fmin({0}, {1})",
     "lerp": "{0} + {2} * ({1} - {0})",
 }  # fmt: skip
@@ -55,7 +55,7 @@ _CHEAP: Final = frozenset(
 )  # fmt: skip
 #: Functions of floating numbers and integers.
 _NUMBERS: Final = {
-    "mul": "{0} * {1}", "neg": "-{0}", "square": "{0} * {0}",
+    "mul": "{0} * {1}", "neg": "-{0}", 
     "maximum": "maximum({0}, {1})", "minimum": "minimum({0}, {1})", "abs": "absolute({0})",
 }  # fmt: skip
 _BITS: Final = {
@@ -351,13 +351,37 @@ def _relu(call: _Call) -> Value:
 def _gelu(call: _Call) -> Value:
     kind = _floats_only(call)
     x = call.at("input", kind)
+
+    def times(a: Value, b: Value) -> Value:
+        return call.make("{0} * {1}", kind, a, b)
+
+    def number(n: float) -> Value:
+        return call.loop.number(n, kind)
+
     if call["approximate"] == "none":
-        scaled = call.make("{0} * {1}", kind, x, call.loop.number(-math.sqrt(0.5), kind))
-        return call.make("{0} * (erfc({1}) * 0.5f)", kind, x, scaled, heavy=True)
-    cubic = call.loop.number(0.044715, kind)
-    scale = call.loop.number(math.sqrt(2 / math.pi), kind)
-    inner = call.make("{2} * ({0} + {1} * {0} * {0} * {0})", kind, x, cubic, scale)
-    return call.make("0.5f * {0} * (1 + tanh({1}))", kind, x, inner, heavy=True)
+        scaled = times(x, number(-math.sqrt(0.5)))
+        normal = times(call.make("erfc({0})", kind, scaled, heavy=True), number(0.5))
+        return times(x, normal)
+    # In the steps of its derivative, which compute the same hyperbolic tangent.
+    cubic = call.make("{0} + {1}", kind, times(times(x, x), number(0.044715)), number(1.0))
+    inner = times(times(cubic, x), number(math.sqrt(2 / math.pi)))
+    t = call.make("tanh({0})", kind, inner, heavy=True)
+    return times(times(x, number(0.5)), call.make("{0} + {1}", kind, t, number(1.0)))
+
+
+def _square(call: _Call) -> Value:
+    kind = call.kind
+    if kind.is_bool:
+        reason = "square of truth values"
+        raise NotFusable(reason)
+    x = call.at("input", kind)
+    return call.make("{0} * {1}", kind, x, x)
+
+
+def _silu(call: _Call) -> Value:
+    kind = _floats_only(call)
+    x = call.at("input", kind)
+    return call.make("{0} * {1}", kind, x, call.make("sigmoid({0})", kind, x, heavy=True))
 
 
 def _softplus(call: _Call) -> Value:
@@ -498,7 +522,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "add": _add, "sub": _add, "addcmul": _addcmul, "addcdiv": _addcdiv, "div": _div, "pow": _pow,
     "_cast": _cast, "clone": _same, "_contiguous": _same, "where": _where,
     "masked_fill": _masked_fill, "clamp": _clamp, "relu": _relu, "gelu": _gelu,
-    "softplus": _softplus, "leaky_relu": _leaky_relu, "elu": _elu, "hardtanh": _hardtanh,
+    "softplus": _softplus, "square": _square, "silu": _silu, "leaky_relu": _leaky_relu, "elu": _elu, "hardtanh": _hardtanh,
     "round": _round, "xlogy": _xlogy, "_logits_loss": _logits_loss,
 }  # fmt: skip
 _ROW_RULES: Final[dict[str, _Rule]] = {

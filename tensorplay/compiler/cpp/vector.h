@@ -315,9 +315,17 @@ TP_OF_PARTS(min, part[0], x <= y || x != x ? x : y)
 #undef TP_OF_PARTS
 
 INLINE bool any_across(mask m) {
-  for (int i = 0; i < LANES; ++i)
-    if (m[i]) return true;
-  return false;
+#if VECTOR_BYTES == 64 && WIDEST == 4 && !defined(__clang__)
+  return __builtin_ia32_ptestmd512(m, m, -1) != 0;
+#elif VECTOR_BYTES == 64 && WIDEST == 8 && !defined(__clang__)
+  typedef long long v8 __attribute__((vector_size(64)));
+  return __builtin_ia32_ptestmq512(reinterpret_cast<v8>(m), reinterpret_cast<v8>(m), -1) != 0;
+#else
+  uint64_t x[sizeof m / 8], any = 0;
+  __builtin_memcpy(x, &m, sizeof m);
+  for (uint64_t part : x) any |= part;
+  return any != 0;
+#endif
 }
 
 }  // namespace tp
