@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,6 @@ from tensorplay.autograd.graph import (
     FREED,
     Node,
     SavedTensor,
-    next_number,
     saved_attribute,
     source_of,
 )
@@ -26,8 +24,8 @@ __all__ = [
     "FunctionContext",
     "FunctionNode",
     "no_node",
+    "record_call",
     "record_one",
-    "record_unfilled",
     "zeros_of",
 ]
 
@@ -399,29 +397,28 @@ class FunctionNode(Node):
             self.ctx._free()
 
 
-_new_node: Callable[[], FunctionNode] = functools.partial(object.__new__, FunctionNode)
 NO_ZEROS: dict[int, Spec] = {}
 
 
-def record_unfilled(
-    name: str, formula: Callable[..., Any], inputs: Sequence[Any], output: Tensor
+def _record_call(
+    name: str | type[Any],
+    ctx: FunctionContext | None,
+    formula: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    output: Tensor,
 ) -> None:
-    """Record a call whose context nobody fills, as `FunctionNode` and `record_one` do.
+    """Record a call that gave one new differentiable tensor, while anomaly mode is off.
 
-    `output` is a new differentiable tensor, and anomaly mode is off.
+    Without `ctx` nobody fills the context, which is made when somebody asks for it.
     """
-    node = _new_node()
-    node._sources = [source_of(x) for x in inputs]
-    node._ctx = tuple([x.__class__ is Tensor and x._requires_grad for x in inputs])
-    node._outputs = node._extras = None
-    node._shape = output._array.shape
-    node._dtype = output._dtype
-    node.sequence = next_number()
-    node._name = name
-    node.formula = formula
-    node.given = len(inputs)
-    node.zeros = NO_ZEROS
-    output._grad_fn, output._output_nr, output._requires_grad = node, 0, True
+    needs = tuple([x.__class__ is Tensor and x._requires_grad for x in inputs])
+    node = FunctionNode(name, FunctionContext(needs) if ctx is None else ctx, formula, inputs)
+    record_one(node, output)
+
+
+record_call: Callable[..., None] = (
+    _record_call if _native.core is None else _native.core.record_call
+)
 
 
 def record_one(node: FunctionNode, output: Tensor) -> None:

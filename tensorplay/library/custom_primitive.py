@@ -11,7 +11,7 @@ from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.function import FunctionContext, FunctionNode
-from tensorplay.autograd.function_context import record_one, record_unfilled, zeros_of
+from tensorplay.autograd.function_context import record_call, zeros_of
 from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient, flat_gradients
@@ -228,12 +228,12 @@ class CustomPrimitive(Primitive):
             return
         formula = self._no_formula if gradient is None else self._formula(gradient)
         if gradient is None or gradient.setup_context is None:
-            record_unfilled(self._node_name, formula, args, out)
+            record_call(self._node_name, None, formula, args, out)
             return
         ctx = FunctionContext(tuple([x.__class__ is Tensor and x._requires_grad for x in args]))
         with grad_mode.no_grad():
             gradient.setup_context(ctx, args, out)
-        record_one(FunctionNode(self._node_name, ctx, formula, args), out)
+        record_call(self._node_name, ctx, formula, args, out)
 
     def _formula(self, gradient: Gradient) -> Callable[..., Any]:
         """Return the formula of `gradient` for the engine, the same one for all calls."""

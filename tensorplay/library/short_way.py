@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tensorplay import _native
 from tensorplay._detours import detours
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import anomaly_mode, grad_mode
@@ -31,6 +32,10 @@ MISS: Final = object()
 # References to what one local variable alone holds. From Python 3.14 on counts may leave out local
 # variables, so that nothing is known to be alone.
 _ALONE: Final = 2 if sys.version_info < (3, 14) else 0
+# What makes calls in the extension, None where it is not there, and how it knows arguments.
+_operator_call: Any = None if _native.core is None else _native.core.OperatorCall
+_MOST_ARGUMENTS: Final = 16
+_LETTERS: Final = {"Tensor": "t", "float": "f", "int": "i", "SymInt": "i", "bool": "b", "str": "s"}
 _SCALARS: Final = {"float": "float", "int": "int", "SymInt": "int", "bool": "bool", "str": "str"}
 
 
@@ -53,6 +58,12 @@ def short_way(primitive: CustomPrimitive) -> Callable[[tuple[Any, ...]], Any] | 
     schema = primitive.schema
     if not _is_covered(schema):
         return None
+    if _operator_call is not None and len(schema.arguments) <= _MOST_ARGUMENTS:
+        # The extension does the same.
+        kinds = "".join(_LETTERS[a.type.base] for a in schema.arguments)
+        made = _operator_call(kinds.encode(), primitive, primitive.kernels, MISS)
+        quick: Callable[[tuple[Any, ...]], Any] = made.call
+        return quick
     names = [f"a{i}" for i in range(len(schema.arguments))]
     tensors = [n for n, a in zip(names, schema.arguments, strict=True) if a.type.is_tensor]
     lines = [

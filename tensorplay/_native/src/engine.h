@@ -194,5 +194,10 @@ PyObject* apply_plainly(PyObject* module, PyObject* const* args, Py_ssize_t coun
 // configure_apply(Function, SavedTensor, dtype, first_differentiable, takes_more, finish, hooks,
 // no_node, miss, no_zeros)
 PyObject* configure_apply(PyObject* module, PyObject* args);
+// record_call(name, ctx, formula, inputs, output): make a node the history of the only output.
+PyObject* record_call(PyObject* module, PyObject* const* args, Py_ssize_t count);
+
+// operator_call.cpp: Python's type `OperatorCall`.
+bool prepare_operator_call(PyObject* module);
 
 }  // namespace tensorplay

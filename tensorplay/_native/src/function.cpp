@@ -178,15 +178,11 @@ bool keep_for_one(PyObject* ctx, PyObject* node, PyObject* output, PyObject* arg
   return true;
 }
 
-// Make a node the history of the only output.
-bool record(PyObject* cls, PyObject* ctx, PyObject* args, PyObject* output) {
+// Make a node the history of the only output. A tuple in the place of a context says which inputs need
+// gradients, until somebody asks for the context.
+bool record(PyObject* name, PyObject* ctx, PyObject* formula, PyObject* args, PyObject* output) {
   const FunctionLayout& f = function_layout;
   const TensorLayout& t = tensor_layout;
-  Ref formula = Ref::take(PyObject_GetAttr(cls, name_backward));
-  if (formula && formula.get() == base_backward) {
-    formula = Ref::take(PyObject_GetAttr(cls, name_vjp));
-  }
-  if (!formula) return false;
   PyArrayObject* array = as_array(t.array.of(output));
   Ref shape = Ref::take(PyArray_IntTupleFromIntp(PyArray_NDIM(array), PyArray_DIMS(array)));
   const Py_ssize_t count = PyTuple_GET_SIZE(args);
@@ -209,15 +205,36 @@ bool record(PyObject* cls, PyObject* ctx, PyObject* args, PyObject* output) {
   node_layout.sources.fill(node, sources.give());
   node_layout.sequence.fill(node, sequence.give());
   f.ctx.fill(node, Py_NewRef(ctx));
-  f.name.fill(node, Py_NewRef(cls));
-  f.formula.fill(node, formula.give());
+  f.name.fill(node, Py_NewRef(name));
+  f.formula.fill(node, Py_NewRef(formula));
   f.given.fill(node, given.give());
   f.zeros.fill(node, Py_NewRef(no_zeros));
-  if (!keep_for_one(ctx, node, output, args)) return false;
+  if (!PyTuple_CheckExact(ctx) && !keep_for_one(ctx, node, output, args)) return false;
   t.grad_fn.put(output, made.give());
   t.output_nr.put(output, Py_NewRef(zero()));
   t.requires_grad.put(output, Py_NewRef(Py_True));
   return true;
+}
+
+bool record_function(PyObject* cls, PyObject* ctx, PyObject* args, PyObject* output) {
+  Ref formula = Ref::take(PyObject_GetAttr(cls, name_backward));
+  if (formula && formula.get() == base_backward) {
+    formula = Ref::take(PyObject_GetAttr(cls, name_vjp));
+  }
+  return formula && record(cls, ctx, formula.get(), args, output);
+}
+
+// Which arguments need gradients: a tuple of bools.
+Ref needs_of(PyObject* args) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(args);
+  Ref needs = Ref::take(PyTuple_New(count));
+  for (Py_ssize_t i = 0; needs && i < count; ++i) {
+    PyObject* value = PyTuple_GET_ITEM(args, i);
+    const bool need =
+        tensor_layout.is(value) && tensor_layout.requires_grad.of(value) == Py_True;
+    PyTuple_SET_ITEM(needs.get(), i, Py_NewRef(need ? Py_True : Py_False));
+  }
+  return needs;
 }
 
 // Whether a result of `forward` is one new tensor, of which nothing is known but its elements.
@@ -276,24 +293,19 @@ PyObject* apply_plainly(PyObject*, PyObject* const* arguments, Py_ssize_t argume
   PyObject* args = arguments[1];
   if (!is_engine_ready() || has_detours()) return Py_NewRef(miss);
   const Py_ssize_t count = PyTuple_GET_SIZE(args);
-  Ref needs = Ref::take(PyTuple_New(count));
-  if (!needs) return nullptr;
   bool recording = false;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* value = PyTuple_GET_ITEM(args, i);
-    bool need = false;
-    if (t.is(value)) {
-      if (t.base.of(value) != Py_None) {  // its history may have changed through the base
-        Ref done = Ref::take(PyObject_CallMethodNoArgs(value, engine_objects.synchronise));
-        if (!done) return nullptr;
-      }
-      if (t.tangent.of(value) != Py_None) return Py_NewRef(miss);
-      need = t.requires_grad.of(value) == Py_True;
-    } else if (PyObject_TypeCheck(value, t.type)) {
-      return Py_NewRef(miss);  // of samples, or of a subclass
+    if (!t.is(value)) {
+      if (PyObject_TypeCheck(value, t.type)) return Py_NewRef(miss);  // of samples, or a subclass
+      continue;
     }
-    recording = recording || need;
-    PyTuple_SET_ITEM(needs.get(), i, Py_NewRef(need ? Py_True : Py_False));
+    if (t.base.of(value) != Py_None) {  // its history may have changed through the base
+      Ref done = Ref::take(PyObject_CallMethodNoArgs(value, engine_objects.synchronise));
+      if (!done) return nullptr;
+    }
+    if (t.tangent.of(value) != Py_None) return Py_NewRef(miss);
+    recording = recording || t.requires_grad.of(value) == Py_True;
   }
   Ref setup = Ref::take(PyObject_GetAttr(cls, name_setup_context));
   Ref forward = Ref::take(PyObject_GetAttr(cls, name_forward));
@@ -306,7 +318,8 @@ PyObject* apply_plainly(PyObject*, PyObject* const* arguments, Py_ssize_t argume
     if (!more) return nullptr;
     if (more.get() != Py_False) return Py_NewRef(miss);  // defaults are to be filled in
   }
-  Ref ctx = new_context(needs.get());
+  Ref needs = needs_of(args);
+  Ref ctx = needs ? new_context(needs.get()) : Ref();
   if (!ctx) return nullptr;
   Ref output;
   {
@@ -317,10 +330,25 @@ PyObject* apply_plainly(PyObject*, PyObject* const* arguments, Py_ssize_t argume
   }
   if (!output) return nullptr;
   if (is_new(output.get(), ctx.get(), args)) {
-    return !recording || record(cls, ctx.get(), args, output.get()) ? output.give() : nullptr;
+    return !recording || record_function(cls, ctx.get(), args, output.get()) ? output.give() : nullptr;
   }
   return PyObject_CallFunctionObjArgs(finish, cls, ctx.get(), args, output.get(),
                                       recording ? Py_True : Py_False, nullptr);
+}
+
+PyObject* record_call(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5 || !PyTuple_CheckExact(args[3]) || !tensor_layout.is(args[4]) ||
+      !PyArray_CheckExact(tensor_layout.array.of(args[4]))) {
+    PyErr_SetString(PyExc_TypeError, "record_call(name, ctx, formula, inputs, output)");
+    return nullptr;
+  }
+  if (args[1] != Py_None && Py_TYPE(args[1]) != function_layout.context) {
+    PyErr_SetString(PyExc_TypeError, "expected a context of functions");
+    return nullptr;
+  }
+  Ref ctx = args[1] == Py_None ? needs_of(args[3]) : Ref::share(args[1]);
+  if (!ctx || !record(args[0], ctx.get(), args[2], args[3], args[4])) return nullptr;
+  Py_RETURN_NONE;
 }
 
 PyObject* configure_apply(PyObject*, PyObject* args) {

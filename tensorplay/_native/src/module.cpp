@@ -43,6 +43,10 @@ PyMethodDef methods[] = {
      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(apply_plainly)), METH_FASTCALL,
      "apply_plainly(cls, args): call a user's function and record it; `miss`, before anything ran, "
      "if the call is Python's."},
+    {"record_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(record_call)),
+     METH_FASTCALL,
+     "record_call(name, ctx, formula, inputs, output): make a node the history of the only output; "
+     "of a call whose context nobody fills ctx is None."},
     {"run_backward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run_backward)),
      METH_FASTCALL,
      "run_backward(roots, retain_graph, inputs, accumulate): run a reverse pass and return the "
@@ -75,6 +79,7 @@ PyMODINIT_FUNC PyInit__core() {
   PyObject* capsule = PyCapsule_New(&table, "dlpack_exchange_api", nullptr);
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
       !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
+      !prepare_operator_call(module) ||
       capsule == nullptr ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);

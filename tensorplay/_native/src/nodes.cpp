@@ -173,7 +173,10 @@ NoRecord::~NoRecord() {
 bool NoRecord::begin() {
   if (before_) return true;
   Ref before = Ref::take(PyObject_GetAttr(grad_state, engine_objects.enabled));
-  if (!before || PyObject_SetAttr(grad_state, engine_objects.enabled, Py_False) != 0) return false;
+  if (!before || (before.get() != Py_False &&
+                  PyObject_SetAttr(grad_state, engine_objects.enabled, Py_False) != 0)) {
+    return false;
+  }
   before_ = std::move(before);
   return true;
 }
