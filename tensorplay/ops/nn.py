@@ -10,7 +10,7 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._dtype import dtype
 from tensorplay._tensor import Spec, Tensor, wrap
-from tensorplay.autograd.batched import BatchedTensor, elements
+from tensorplay.autograd.batched import elements
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
 from tensorplay.ops.movement import expand, reshape
@@ -232,9 +232,11 @@ def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Any, reduction: str
             f"{list(x.shape)}, got a different target size {list(target.shape)}."
         )
     probabilities = elements(x)
-    if not x.is_meta and probabilities.size and not (
-        probabilities.min() >= 0 and probabilities.max() <= 1
-    ):  # fmt: skip
+    if isinstance(probabilities, np.ndarray):
+        fits = not probabilities.size or (probabilities.min() >= 0 and probabilities.max() <= 1)
+    else:
+        fits = x.is_meta or bool(((x >= 0) & (x <= 1)).all())
+    if not fits:
         raise RuntimeError(
             "[binary_cross_entropy] argument 'input': all elements of input should be between 0 "
             "and 1. Use binary_cross_entropy_with_logits for numbers that are not probabilities."
@@ -279,16 +281,20 @@ def _check_classes(name: str, x: Tensor, target: Tensor, weight: Any, ignore_ind
             f"[{name}] argument 'weight': weight tensor should be defined either for all {classes} "
             f"classes or no classes, got size {list(weight.shape)}."
         )
-    if not target.is_meta:
-        given = elements(target)
-        wrong = given[given != ignore_index]
-        wrong = wrong[(wrong < 0) | (wrong >= classes)]
-        if wrong.size:
-            raise IndexError(
-                f"[{name}] argument 'target': Target {wrong[0]} is out of bounds: expected a class "
-                f"from 0 to {classes - 1}."
-            )
+    given = elements(target)
+    if isinstance(given, np.ndarray):  # else the operator below looks, when there are some
+        _check_range(name, given, ignore_index, classes)
     return dim
+
+
+def _check_range(name: str, target: Any, ignore_index: int, classes: int) -> None:
+    wrong = target[target != ignore_index]
+    wrong = wrong[(wrong < 0) | (wrong >= classes)]
+    if wrong.size:
+        raise IndexError(
+            f"[{name}] argument 'target': Target {wrong[0]} is out of bounds: expected a class "
+            f"from 0 to {classes - 1}."
+        )
 
 
 def _class_places(target: Any, ignore_index: int) -> tuple[Any, Any]:
@@ -298,6 +304,7 @@ def _class_places(target: Any, ignore_index: int) -> tuple[Any, Any]:
 
 
 def _pick(x: Any, target: Any, dim: int, ignore_index: int) -> Any:
+    _check_range("nll_loss", target, ignore_index, x.shape[dim])
     out = np.zeros(target.shape, x.dtype)
     places, elements = _class_places(target, ignore_index)
     rows = np.moveaxis(x, dim, -1).reshape(*(target.shape or (1,)), x.shape[dim])
@@ -371,7 +378,7 @@ def _nll(
         wide = expand.apply((_beside(weight, x, dim), tuple(x.shape)))
         scale: Any = _pick_class.apply((wide, target, dim, ignore_index))
         loss, total = loss * scale, scale.sum()
-    elif isinstance(target, BatchedTensor):
+    elif not target.is_meta and not isinstance(target._array, np.ndarray):  # batched, or captured
         counted: Any = target != ignore_index
         total = counted.sum()
     elif not target.is_meta:
