@@ -167,9 +167,9 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
     {"tensorplay.nn": {"hooks", "state", "module"}},
     {"tensorplay.nn": {"functional", "init", "utils"}},
     {"tensorplay": {"nn"}},
-    {"tensorplay": {"optim"}},
     {"tensorplay": {"graph"}},
     {"tensorplay": {"compiler"}},
+    {"tensorplay": {"optim"}},
 )
 # The packages' faces: they import what they show.
 FACES = {"tensorplay", "tensorplay.autograd", "tensorplay.array_api", "tensorplay.utils"}

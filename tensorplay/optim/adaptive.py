@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensorplay._tensor import wrap
+from tensorplay.optim import fused as formulas
 from tensorplay.optim.optimizer import Array, Optimizer, at_least, between
 
 __all__ = ["Adagrad", "Adam", "AdamW", "RMSprop"]
@@ -35,6 +36,9 @@ class Adam(Optimizer):
         Whether v is the largest so far (Reddi et al., 2018).
     maximize
         Whether to go up instead of down.
+    fused
+        Whether one compiled kernel updates a parameter; None for large ones, where there is a
+        compiler.
 
     Raises
     ------
@@ -54,6 +58,7 @@ class Adam(Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -64,6 +69,7 @@ class Adam(Optimizer):
                 "weight_decay": weight_decay,
                 "amsgrad": amsgrad,
                 "maximize": maximize,
+                "fused": fused,
             },
         )
 
@@ -75,6 +81,29 @@ class Adam(Optimizer):
             raise ValueError(message)
         for i, beta in enumerate(group["betas"]):
             between(self._name, f"betas[{i}]", beta)
+
+    def _update_fused(
+        self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        lr, (beta1, beta2), decay = group["lr"], group["betas"], group["weight_decay"]
+        step = state["step"] = int(state.get("step", 0)) + 1
+        arrays = [x, g, self._zeros(state, "exp_avg", x), self._zeros(state, "exp_avg_sq", x)]
+        if group["amsgrad"]:
+            arrays.append(self._zeros(state, "max_exp_avg_sq", x))
+        update = formulas.adam(
+            decoupled=self._decoupled,
+            amsgrad=bool(group["amsgrad"]),
+            maximize=bool(group["maximize"]),
+        )
+        numbers = (
+            1 - lr * decay if self._decoupled else decay,
+            1 - beta1,
+            1 - beta2,
+            lr / (1 - beta1**step),
+            1 / math.sqrt(1 - beta2**step),
+            group["eps"],
+        )
+        formulas.run(update, tuple(arrays), numbers)
 
     def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         scratch = self._temporary(x)
@@ -124,8 +153,11 @@ class AdamW(Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, fused=fused
+        )
 
 
 class RMSprop(Optimizer):
@@ -144,6 +176,9 @@ class RMSprop(Optimizer):
         As above; ``weight_decay·x`` is added to the gradient.
     maximize
         Whether to go up instead of down.
+    fused
+        Whether one compiled kernel updates a parameter; None for large ones, where there is a
+        compiler.
 
     Raises
     ------
@@ -162,6 +197,7 @@ class RMSprop(Optimizer):
         centered: bool = False,
         *,
         maximize: bool = False,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -173,12 +209,30 @@ class RMSprop(Optimizer):
                 "momentum": momentum,
                 "centered": centered,
                 "maximize": maximize,
+                "fused": fused,
             },
         )
 
     def _check(self, group: dict[str, Any]) -> None:
         for name in ("lr", "alpha", "eps", "weight_decay", "momentum"):
             at_least("RMSprop", name, group[name])
+
+    def _update_fused(
+        self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        state["step"] = int(state.get("step", 0)) + 1
+        centered, momentum = bool(group["centered"]), bool(group["momentum"])
+        arrays = [x, g, self._zeros(state, "square_avg", x)]
+        if centered:
+            arrays.append(self._zeros(state, "grad_avg", x))
+        if momentum:
+            arrays.append(self._zeros(state, "momentum_buffer", x))
+        update = formulas.rmsprop(
+            centered=centered, momentum=momentum, maximize=bool(group["maximize"])
+        )
+        names = ("lr", "weight_decay", "alpha", "eps", "momentum")
+        lr, decay, alpha, eps, factor = (group[name] for name in names)
+        formulas.run(update, tuple(arrays), (lr, decay, 1 - alpha, eps, factor))
 
     def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         scratch = self._temporary(x)
@@ -232,6 +286,9 @@ class Adagrad(Optimizer):
         v at the start.
     maximize
         Whether to go up instead of down.
+    fused
+        Whether one compiled kernel updates a parameter; None for large ones, where there is a
+        compiler.
 
     Raises
     ------
@@ -249,6 +306,7 @@ class Adagrad(Optimizer):
         eps: float = 1e-10,
         *,
         maximize: bool = False,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -259,6 +317,7 @@ class Adagrad(Optimizer):
                 "initial_accumulator_value": initial_accumulator_value,
                 "eps": eps,
                 "maximize": maximize,
+                "fused": fused,
             },
         )
 
@@ -266,14 +325,27 @@ class Adagrad(Optimizer):
         for name in ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"):
             at_least("Adagrad", name, group[name])
 
+    def _update_fused(
+        self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        step = state["step"] = int(state.get("step", 0)) + 1
+        self._start(state, x, group)
+        lr = group["lr"] / (1 + (step - 1) * group["lr_decay"])
+        update = formulas.adagrad(maximize=bool(group["maximize"]))
+        numbers = (lr, group["weight_decay"], group["eps"])
+        formulas.run(update, (x, g, state["sum"]._array), numbers)
+
+    def _start(self, state: dict[str, Any], x: Array, group: dict[str, Any]) -> None:
+        if "sum" not in state:
+            state["sum"] = wrap(np.full(x.shape, group["initial_accumulator_value"], x.dtype))
+
     def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         scratch = self._temporary(x)
         if group["weight_decay"]:
             np.multiply(x, group["weight_decay"], out=scratch)
             g = np.add(g, scratch, out=self._temporary(x, 1))
         step = state["step"] = int(state.get("step", 0)) + 1
-        if "sum" not in state:
-            state["sum"] = wrap(np.full(x.shape, group["initial_accumulator_value"], x.dtype))
+        self._start(state, x, group)
         v = state["sum"]._array
         np.multiply(g, g, out=scratch)
         v += scratch

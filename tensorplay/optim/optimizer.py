@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import enable_grad
 from tensorplay.nn.state import forget_gradient
+from tensorplay.optim import fused
 
 __all__ = ["Array", "Optimizer", "Required", "at_least", "between"]
 
@@ -230,6 +231,9 @@ class Optimizer:
         p._bump_version()
         kind = x.dtype.char
         if kind in "fd":
+            if self._fuses(x, g, group):
+                self._update_fused(x, g, state, group)
+                return
             if group.get("maximize"):
                 g = np.negative(g)
             self._update(x, g, state, group)
@@ -251,6 +255,29 @@ class Optimizer:
 
     def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Change the elements `x` of a parameter by its gradient `g`."""
+        raise NotImplementedError
+
+    def _fuses(self, x: Array, g: Array, group: dict[str, Any]) -> bool:
+        """Tell whether one kernel does the whole update of a parameter."""
+        wanted = group.get("fused", False)
+        if wanted is False or (wanted is None and x.size < fused.LEAST) or x.size == 0:
+            return False
+        if not (x.flags.c_contiguous and g.flags.c_contiguous and x.dtype == g.dtype):
+            return False
+        if fused.can_compile():
+            return True
+        if wanted:
+            message = (
+                f"[{self._name}] argument 'fused': there is no C++ compiler for the kernel. "
+                "Pass fused=None to use one where there is."
+            )
+            raise RuntimeError(message)
+        return False
+
+    def _update_fused(
+        self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        """Do what `_update` does, by a kernel, the sign of `g` for `maximize` included."""
         raise NotImplementedError
 
     def _zeros(self, state: dict[str, Any], name: str, x: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorplay._tensor import wrap
+from tensorplay.optim import fused as formulas
 from tensorplay.optim.optimizer import Array, Optimizer, at_least
 
 __all__ = ["SGD"]
@@ -29,6 +30,9 @@ class SGD(Optimizer):
         As above.
     maximize
         Whether to go up instead of down.
+    fused
+        Whether one compiled kernel updates a parameter; None for large ones, where there is a
+        compiler.
 
     Raises
     ------
@@ -46,6 +50,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -56,6 +61,7 @@ class SGD(Optimizer):
                 "weight_decay": weight_decay,
                 "nesterov": nesterov,
                 "maximize": maximize,
+                "fused": fused,
             },
         )
 
@@ -68,6 +74,22 @@ class SGD(Optimizer):
                 f"dampening, got momentum={group['momentum']}, dampening={group['dampening']}."
             )
             raise ValueError(message)
+
+    def _update_fused(
+        self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
+        maximize = bool(group["maximize"])
+        if not momentum:
+            update = formulas.sgd(momentum=False, nesterov=False, maximize=maximize)
+            formulas.run(update, (x, g), (lr, decay))
+            return
+        share = 1.0 - group["dampening"]
+        if "momentum_buffer" not in state:
+            share = 1.0  # the first is the gradient itself
+        b = self._zeros(state, "momentum_buffer", x)
+        update = formulas.sgd(momentum=True, nesterov=bool(group["nesterov"]), maximize=maximize)
+        formulas.run(update, (x, g, b), (lr, decay, momentum, share))
 
     def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         scratch = self._temporary(x)

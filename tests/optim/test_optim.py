@@ -12,6 +12,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import nn, optim
+from tensorplay.optim import fused
 
 RNG = np.random.default_rng(11)
 
@@ -139,6 +140,71 @@ def test_other_types_step_too(name: str, dtype: Any) -> None:
     digits = {tp.float32: 1e-5, tp.bfloat16: 0.05, tp.float16: 5e-3, tp.complex128: 1e-12}[dtype]
     np.testing.assert_allclose(found, q.detach().numpy(), rtol=digits, atol=digits)
     assert p.dtype is dtype
+
+
+OPTIONS: list[tuple[Any, dict[str, Any]]] = [
+    (optim.SGD, {}),
+    (optim.SGD, {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
+    (optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    (optim.Adam, {"weight_decay": 0.1, "amsgrad": True}),
+    (optim.AdamW, {}),
+    (optim.RMSprop, {"weight_decay": 0.1}),
+    (optim.RMSprop, {"momentum": 0.5, "centered": True}),
+    (optim.Adagrad, {"lr_decay": 0.1, "initial_accumulator_value": 0.2}),
+]
+
+
+@pytest.mark.parametrize("dtype", [tp.float32, tp.float64])
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize(("make", "options"), OPTIONS)
+def test_fused_updates_are_the_others(
+    make: Any, options: dict[str, Any], maximize: bool, dtype: Any
+) -> None:
+    x = RNG.normal(size=(7, 5))
+    grads = [tp.tensor(RNG.normal(size=(7, 5)), dtype=dtype) for _ in range(4)]
+    found = []
+    for choice in (False, True):
+        p = nn.Parameter(tp.tensor(x, dtype=dtype))
+        optimizer = make([p], lr=0.1, maximize=maximize, fused=choice, **options)
+        for g in grads:
+            p.grad = g.clone()
+            version = p._version
+            optimizer.step()
+            assert p._version > version
+        found.append((p.detach(), optimizer.state.get(p, {})))
+    (one, state), (two, again) = found
+    tp.testing.assert_close(two, one)
+    assert state.keys() == again.keys()
+    for name, value in state.items():
+        tp.testing.assert_close(tp.as_tensor(again[name]), tp.as_tensor(value))
+
+
+def test_a_learning_rate_is_no_part_of_the_kernel() -> None:
+    p = parameter(3)
+    optimizer = optim.SGD([p], 0.1, fused=True)
+
+    def steps() -> None:
+        for rate in (0.1, 0.2, 0.3):
+            optimizer.param_groups[0]["lr"] = rate
+            p.grad = tp.ones_like(p)
+            optimizer.step()
+
+    steps()
+    update: Any = fused.sgd(momentum=False, nesterov=False, maximize=False)
+    programs = update.report().programs
+    for _ in range(3):
+        steps()
+    assert update.report().programs == programs
+
+
+def test_fused_updates_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "can_compile", lambda: False)
+    monkeypatch.setattr(fused, "LEAST", 1)
+    p = parameter(3)
+    p.grad = tp.ones_like(p)
+    optim.SGD([p], 0.1).step()  # by NumPy
+    with pytest.raises(RuntimeError, match=r"no C.. compiler for the kernel. Pass fused=None"):
+        optim.SGD([p], 0.1, fused=True).step()
 
 
 def test_transposed_and_empty_parameters() -> None:
