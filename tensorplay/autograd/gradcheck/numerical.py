@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ class Precision:
     doubt: float | None = None
 
 
+@lru_cache(maxsize=16)
 def machine_epsilon(d: _dtype.dtype) -> float:
     """Return the distance from 1 to the next number of type `d`, real or complex."""
     return float(_dtype.finfo(d).eps)
@@ -132,7 +134,7 @@ class Layout:
         self.numbers = tuple(numbers)
         self.specs = tuple(specs)
         sizes = [spec.numel * (2 if spec.dtype.is_complex else 1) for spec in specs]
-        self.starts = [0, *np.cumsum(sizes).tolist()]
+        self.starts = [0, *accumulate(sizes)]
         self.size: int = self.starts[-1]
 
     def columns(self, output: int) -> slice:
@@ -148,6 +150,8 @@ class Layout:
 
     def flatten(self, arrays: Sequence[Vector]) -> Vector:
         """Return the arrays, one per output, as one vector of float64."""
+        if len(arrays) == 1 and not self.specs[0].dtype.is_complex:  # nearly always
+            return np.array(arrays[0], np.float64, order="C").reshape(-1)
         parts: list[Vector] = [np.zeros(0)]  # there may be no outputs
         for array, spec in zip(arrays, self.specs, strict=True):
             flat = array.ravel()
@@ -197,7 +201,7 @@ class Evaluator:
         outputs = tensors_in(self._run())
         found: list[Vector] = []
         for number, spec in zip(self.layout.numbers, self.layout.specs, strict=True):
-            if number >= len(outputs) or outputs[number].shape != spec.shape:
+            if number >= len(outputs) or outputs[number]._array.shape != spec.shape:
                 got = "nothing" if number >= len(outputs) else str(list(outputs[number].shape))
                 message = (
                     "gradcheck expects the function to return outputs with the same shape when an "
@@ -485,9 +489,10 @@ class Differences:
         h = self._step(largest) * max(1.0, saved.size**0.5)
         try:
             with np.errstate(all="ignore"):
-                self.array[...] = (saved + h * direction).astype(saved.dtype)
+                step = h * direction
+                self.array[...] = (saved + step).astype(saved.dtype, copy=False)
                 above = self.evaluate()
-                self.array[...] = (saved - h * direction).astype(saved.dtype)
+                self.array[...] = (saved - step).astype(saved.dtype, copy=False)
                 below = self.evaluate()
         finally:
             self.array[...] = saved
