@@ -49,15 +49,20 @@ def load_operators(spec: CellSpec, library: str) -> tuple[Mapping[str, Any], Sim
     kernels
         The C++ functions that the definitions call, as attributes.
     """
-    kernels = kernels_of(spec.kernels, cpp_jit.load_module(library))
+    kernels = load_kernels(spec, library)
     return define_operators(spec.operators, kernels), kernels
+
+
+def load_kernels(spec: CellSpec, library: str) -> SimpleNamespace:
+    """Return the C++ functions of a cell's library as attributes."""
+    return kernels_of(spec.kernels, cpp_jit.load_module(library))
 
 
 def fresh_kernels(spec: CellSpec, library: str) -> SimpleNamespace:
     """Load a copy of a library, whose variables are as they are before the first call."""
     with tempfile.TemporaryDirectory(prefix="tpkernel-") as folder:
         copy = shutil.copy(library, folder)  # another file, so that the loader maps it anew
-        return kernels_of(spec.kernels, cpp_jit.load_module(copy))
+        return load_kernels(spec, copy)
 
 
 def run_checks(
@@ -68,6 +73,7 @@ def run_checks(
     checks: tuple[str, ...] = CHECKS,
     seed: int = 0,
     library: str,
+    sanitized: bool = False,
     progress: Progress = lambda text: None,
 ) -> Iterator[Record]:
     """Run checks over all declared operators of a cell, yielding records as they are made.
@@ -87,6 +93,8 @@ def run_checks(
         Seed of made samples.
     library
         Path of the library that holds the functions.
+    sanitized
+        The process runs under a sanitizer, which watches memory itself.
     progress
         Told what is about to run.
     """
@@ -99,7 +107,7 @@ def run_checks(
         except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
             yield Finding(checks[0], operator.name, "error", f"samples: {said_of(problem)}")
             continue
-        watch = MemoryWatch(spec, kernels)
+        watch = MemoryWatch(spec, kernels, enabled=not sanitized)
         wrong: list[Finding] = []
         if "memory" in checks or "gradcheck" in checks:
             dtypes = preferred_dtypes(operator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 __all__ = ["CellError", "KernelCrash", "StaleKernelError", "did_you_mean"]
 
@@ -82,15 +83,28 @@ class KernelCrash(RuntimeError):  # noqa: N818  (named in the design, like Build
         What was running, in words.
     ended
         The process ended by itself; False where it was ended because it did not answer.
+    stack
+        The cell's C++ functions that were running, the innermost first, where they are known.
+    report
+        What a sanitizer says of it, or None.
     """
 
     def __init__(
-        self, message: str, *, signal: str | None, during: str, ended: bool = True
+        self,
+        message: str,
+        *,
+        signal: str | None,
+        during: str,
+        ended: bool = True,
+        stack: tuple[str, ...] = (),
+        report: Any = None,
     ) -> None:
         super().__init__(message)
         self.signal = signal
         self.during = during
         self.ended = ended
+        self.stack = stack
+        self.report = report
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -27,7 +27,10 @@ REFUSE = "--refuse"
 _TOKEN = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
 _MAGIC = re.compile(r"^%%(?P<name>\w+)")
 _ONE_VALUE = frozenset(
-    {"--name", "-n", "--flags", "-f", "--expect-error", "--contiguous", "--budget"}
+    {
+        *("--name", "-n", "--flags", "-f", "--expect-error", "--contiguous", "--budget"),
+        *("--sanitize", "--jobs", "-j"),
+    }
 )
 
 
@@ -64,7 +67,7 @@ def split_line(line: str) -> list[str]:
             arguments.append(f"{waiting}={word}")
             waiting = None
         elif raw in _ONE_VALUE:
-            waiting = {"-n": "--name", "-f": "--flags"}.get(raw, raw)
+            waiting = {"-n": "--name", "-f": "--flags", "-j": "--jobs"}.get(raw, raw)
         else:
             arguments.append(word)
     if waiting is not None:

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import faulthandler
+import functools
 import keyword
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
@@ -28,11 +30,23 @@ from tensorplay.library.modules.spec import CellSpec
 from tensorplay.utils import cpp_jit
 from tpkernel.cell import KEYS, Cell
 from tpkernel.checks import CHECKS
+from tpkernel.commands import COMMANDS, Held, run_command
 from tpkernel.cpp import parse_source
+from tpkernel.crash_record import CrashRecord, RecordedKernel, last_calls, session_key
 from tpkernel.errors import CellError, KernelCrash
+from tpkernel.jobs import TimingJob, run_job, with_job
 from tpkernel.kernels import BlockedName, Function, KernelModule, Operator
 from tpkernel.line import AT_LINE, REFUSE, hoist_magic, nearest_option, split_line
-from tpkernel.pipeline import BuiltCell, Request, build_cell, check, with_records
+from tpkernel.option_completion import register_options, unregister_options
+from tpkernel.pipeline import (
+    BuiltCell,
+    Request,
+    build_cell,
+    check,
+    checking_worker,
+    chosen_sanitizers,
+    with_records,
+)
 from tpkernel.render import error_html
 from tpkernel.report import Report
 from tpkernel.widget import ReportWidget
@@ -69,6 +83,15 @@ class Session:
     """The state of one shell: what each cell made, so that it can be replaced."""
 
     slots: dict[str, Slot] = field(default_factory=dict)
+    _record: CrashRecord | None = None
+
+    def crash_record(self, shell: Any) -> CrashRecord:
+        """Return the file that tells the next session what this one ended in."""
+        if self._record is None:
+            kernel = getattr(shell, "kernel", None)
+            catch = kernel is not None or not faulthandler.is_enabled()
+            self._record = CrashRecord(session_key(shell), catch_faults=catch)
+        return self._record
 
 
 _SESSIONS: weakref.WeakKeyDictionary[InteractiveShell, Session] = weakref.WeakKeyDictionary()
@@ -96,6 +119,8 @@ def _document(magic: Any) -> None:
         magic.__doc__.replace("  %tpkernel", "  %%tpkernel")
         + "\nkeys of the front matter, a first comment /*--- … ---*/ that holds YAML:\n"
         + keys
+        + "\n\ncommands on a line of their own:\n"
+        + "\n".join(f"  %tpkernel {c.usage:<19} {c.help}" for c in COMMANDS.values())
         + "\n\neach with an example: docs/cells.md of the project\n"
     )
 
@@ -137,11 +162,28 @@ class TpKernelMagics(Magics):
         "--debug", action="store_true",
         help="check every index of typed views, compile with -O0 -g",
     )  # fmt: skip
+    @argument(
+        "--sanitize", metavar="NAMES",
+        help="build with address, undefined, or both (address,undefined), and check and call in a "
+        "process of its own; the report shows the cell's line",
+    )  # fmt: skip
+    @argument(
+        "--isolate", action="store_true",
+        help="calls go to a process of their own: a crash there raises KernelCrash here",
+    )  # fmt: skip
     @argument("--allow-alias", action="store_true", help="outputs may share memory with inputs")
     @argument("--no-check", action="store_true", help="run neither gradcheck nor validation")
     @argument(
         "--budget", type=float, default=DEFAULT_BUDGET, metavar="S",
         help="seconds that the checks may take (default: %(default)s)",
+    )  # fmt: skip
+    @argument(
+        "--time", action="store_true",
+        help="say how long each step of the build takes, and a call of each operator",
+    )  # fmt: skip
+    @argument(
+        "--jobs", "-j", type=int, metavar="N",
+        help="compilers that may run at once (default: as many as the machine has room for)",
     )  # fmt: skip
     @argument(
         "--keep-old", action="store_true",
@@ -157,9 +199,11 @@ class TpKernelMagics(Magics):
     )  # fmt: skip
     @argument(AT_LINE, type=int, default=1, help=argparse.SUPPRESS)
     @argument(REFUSE, help=argparse.SUPPRESS)
-    @cell_magic
-    def tpkernel(self, line: str, cell: str) -> None:
+    @line_cell_magic
+    def tpkernel(self, line: str, cell: str | None = None) -> Any:
         """Build a C++ cell, bind its operators and functions, check them, and show a report."""
+        if cell is None:
+            return run_command(line, self.held())
         options = self._options(line)
         shell = self.shell
         assert shell is not None  # noqa: S101  (a magic runs in a shell)
@@ -173,6 +217,9 @@ class TpKernelMagics(Magics):
             alias_ok=options.allow_alias,
             checks=() if options.no_check else CHECKS,
             budget=options.budget,
+            isolate=options.isolate,
+            sanitize=options.sanitize,
+            jobs=options.jobs,
             cell_name=f"In[{_cell_number(shell)}]",
             first_line=options.at_line + 1,
             option_line=options.at_line,
@@ -183,7 +230,7 @@ class TpKernelMagics(Magics):
             self._failed(request, problem, keep_old=options.keep_old)
             if options.expect_error is not None and re.search(options.expect_error, str(problem)):
                 self._show_expected(problem)
-                return
+                return None
             raise _short(problem) from None
         except BaseException as problem:  # an interrupt too: the old kernel is not what was asked
             self._failed(request, problem, keep_old=options.keep_old)
@@ -193,7 +240,24 @@ class TpKernelMagics(Magics):
             wrong = CellError(message)
             self._failed(request, wrong, keep_old=False)
             raise _short(wrong)
-        self._succeeded(built)
+        self._succeeded(built, timed=options.time)
+        return None
+
+    def held(self) -> dict[str, Held]:
+        """Return the names that cells have bound, and what is known of each."""
+        found = {}
+        for slot in self.session.slots.values():
+            widget = slot.widget
+            operators = {name.split("::")[-1] for name in slot.operators}
+            for name in slot.names:
+                found[name] = Held(
+                    name=name,
+                    kind="operator" if name in operators else "function",
+                    cell=slot.cell,
+                    report=None if widget is None else widget.report,
+                    show=functools.partial(display, widget),
+                )
+        return found
 
     def _options(self, line: str) -> Any:
         parser = self.tpkernel.parser
@@ -214,6 +278,14 @@ class TpKernelMagics(Magics):
         if not 0 < options.budget < float("inf"):
             message = f"%%tpkernel: --budget {options.budget:g} must be a number of seconds above 0"
             raise UsageError(message)
+        if options.jobs is not None and options.jobs < 1:
+            message = f"%%tpkernel: --jobs {options.jobs} must be 1 or more"
+            raise UsageError(message)
+        try:
+            options.sanitize = chosen_sanitizers(options.sanitize or ())
+        except ValueError as problem:
+            message = f"%%tpkernel: --sanitize: {problem}"
+            raise UsageError(message) from None
         if options.expect_error is not None:
             try:
                 re.compile(options.expect_error)
@@ -280,7 +352,7 @@ class TpKernelMagics(Magics):
 
     # -- after a build ------------------------------------------------------------------------
 
-    def _succeeded(self, built: BuiltCell) -> None:
+    def _succeeded(self, built: BuiltCell, *, timed: bool) -> None:
         shell = self.shell
         assert shell is not None  # noqa: S101  (a magic runs in a shell)
         report = built.report
@@ -314,11 +386,50 @@ class TpKernelMagics(Magics):
         slot.widget = ReportWidget(report)
         shown = _Shown(slot.widget, live=getattr(shell, "kernel", None) is not None)
         wanted = built.request.checks
-        report = slot.widget.update(
-            lambda shown_now: with_records(shown_now, check(built, on_wait=shown.wait), wanted)
-        )
+
+        def checked(shown_now: Report) -> Report:
+            found = with_records(shown_now, check(built, on_wait=shown.wait), wanted)
+            return self._timed(built, found, shown.wait) if timed else found
+
+        self._record_calls(built)
+        report = slot.widget.update(checked)
+        if wanted and report.ok:
+            self._trust(built)
         _remember(report)
         shown.done()
+
+    def _timed(self, built: BuiltCell, report: Report, on_wait: Callable[[str], None]) -> Report:
+        """Add what a call of each operator takes."""
+        if all(o.helper for o in built.spec.operators):
+            return report
+        job, worker = TimingJob(), checking_worker(built.request)
+        records = run_job(report, job, budget=built.request.budget, on_wait=on_wait, worker=worker)
+        return with_job(report, job, records)
+
+    def _record_calls(self, built: BuiltCell) -> None:
+        """Let a crash of a kernel be told by the next session."""
+        if built.request.isolated:
+            return
+        record = self.session.crash_record(self.shell)
+        for kernel in built.spec.kernels:
+            recorded = RecordedKernel(
+                getattr(built.kernels, kernel.export),
+                record,
+                built.report.cell,
+                kernel.title,
+                [a.name for a in kernel.arguments],
+            )
+            setattr(built.kernels, kernel.export, recorded)
+            function = built.members.get(kernel.name)
+            if isinstance(function, Function):
+                function.call_through(recorded)
+
+    def _trust(self, built: BuiltCell) -> None:
+        """Call the kernels of checked operators as they are."""
+        for operator in built.spec.operators:
+            kernel = getattr(built.kernels, operator.kernel.export)
+            if isinstance(kernel, RecordedKernel):
+                setattr(built.kernels, operator.kernel.export, kernel.call)
 
     def _release(self, key: str, previous: Slot | None, built: BuiltCell) -> None:
         """Give back the names that failed runs of this cell have blocked.
@@ -457,7 +568,12 @@ def _defined_names(request: Request) -> list[str]:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magic and its input step; loading again changes nothing."""
-    shell.register_magics(TpKernelMagics(shell))
+    magics = TpKernelMagics(shell)
+    shell.register_magics(magics)
+    register_options(shell, TpKernelMagics.tpkernel.parser, COMMANDS, magics.held)
+    for call in last_calls(session_key(shell)):
+        html = error_html("The session ended in a kernel", str(call))
+        display({"text/plain": str(call), "text/html": html}, raw=True)
     steps = shell.input_transformers_cleanup
     if hoist_magic not in steps:
         steps.append(hoist_magic)
@@ -468,5 +584,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     steps = shell.input_transformers_cleanup
     while hoist_magic in steps:
         steps.remove(hoist_magic)
-    shell.magics_manager.magics["cell"].pop("tpkernel", None)
+    unregister_options(shell)
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("tpkernel", None)
     shell.magics_manager.registry.pop("TpKernelMagics", None)

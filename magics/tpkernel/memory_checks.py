@@ -236,6 +236,8 @@ class MemoryWatch:
         The cell.
     kernels
         Its functions as attributes; they are replaced on entry and put back on exit.
+    enabled
+        False calls the functions as they are: under a sanitizer, which a larger buffer would blind.
 
     Attributes
     ----------
@@ -243,7 +245,8 @@ class MemoryWatch:
         What has been found since they were last taken.
     """
 
-    def __init__(self, spec: CellSpec, kernels: SimpleNamespace) -> None:
+    def __init__(self, spec: CellSpec, kernels: SimpleNamespace, *, enabled: bool = True) -> None:
+        self._enabled = enabled
         self.findings: list[Finding] = []
         self._kernels = kernels
         self._specs = {k.export: k for k in spec.kernels}
@@ -257,7 +260,7 @@ class MemoryWatch:
 
     def __enter__(self) -> MemoryWatch:
         self._saved = dict(vars(self._kernels))
-        for name, call in self._saved.items():
+        for name, call in self._saved.items() if self._enabled else ():
             setattr(self._kernels, name, _WatchedKernel(call, self._specs[name], self))
         return self
 

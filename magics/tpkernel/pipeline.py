@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +21,14 @@ from tensorplay.library.modules.source import (
 )
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
+from tensorplay.utils.cpp_jit.build import build_text
+from tensorplay.utils.cpp_jit.compile import Unit
+from tensorplay.utils.cpp_jit.flags import Options, checked
 from tpkernel.braces import unclosed_brace
 from tpkernel.cell import Cell, parse_cell
 from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
-from tpkernel.errors import CellError, KernelCrash
+from tpkernel.errors import CellError, KernelCrash, did_you_mean
 from tpkernel.export import Origin
 from tpkernel.facts import (
     BuildFacts,
@@ -36,11 +41,14 @@ from tpkernel.facts import (
     ValidationRow,
 )
 from tpkernel.hints import hints, with_hint
+from tpkernel.isolation import isolated_kernels, isolating_worker
 from tpkernel.kernels import Function, KernelModule, Operator
 from tpkernel.keys import key_inputs
-from tpkernel.reading import Options, read_cell
+from tpkernel.reading import Options as ReadingOptions, read_cell
 from tpkernel.report import Report
-from tpkernel.worker import DEFAULT_BUDGET, LEAVES_PROCESSES, shared_worker
+from tpkernel.sanitizers import SANITIZERS, sanitizer_flags
+from tpkernel.streams import PrintingKernel, may_print
+from tpkernel.worker import DEFAULT_BUDGET, LEAVES_PROCESSES, Worker, shared_worker
 
 __all__ = [
     "STABLE_NAME",
@@ -85,6 +93,12 @@ class Request:
         Run the checks in this process instead of the worker.
     budget
         Seconds for the checks.
+    isolate
+        Calls go to a process of their own; the library is not loaded here.
+    sanitize
+        Sanitizers to build with, as in ``("address", "undefined")``; implies `isolate`.
+    jobs
+        How many compilers may run at once; None for what the machine has.
     cell_name, first_line
         How messages name the text and its first line.
     option_line
@@ -101,9 +115,17 @@ class Request:
     checks: tuple[str, ...] = CHECKS
     in_process: bool = False
     budget: float = DEFAULT_BUDGET
+    isolate: bool = False
+    sanitize: tuple[str, ...] = ()
+    jobs: int | None = None
     cell_name: str = "cell"
     first_line: int = 1
     option_line: int | None = None
+
+    @property
+    def isolated(self) -> bool:
+        """Whether the library stays out of this process."""
+        return self.isolate or bool(self.sanitize)
 
 
 @dataclass(frozen=True)
@@ -207,7 +229,7 @@ def build_cell(
     try:
         spec = read_cell(
             cell,
-            Options(
+            ReadingOptions(
                 functions=request.functions,
                 namespace=request.name or "cell",
                 copy=request.contiguous == "copy",
@@ -222,10 +244,7 @@ def build_cell(
     found = compile_cell(request, cell, spec)
     built = time.perf_counter()
     once = found.shared_seconds if found.shared_seconds >= _WORTH_SAYING else 0.0
-    if cell.source.runs_on_load and not request.in_process:
-        _try_initialisers(spec, found, request.budget)
-    library = found.load()
-    kernels = kernels_of(spec.kernels, library)
+    kernels = _kernels(request, cell, spec, found)
     try:
         definitions = define_operators(spec.operators, kernels)
     except OperatorError as problem:
@@ -262,6 +281,22 @@ def build_cell(
         origin=Origin(request, spec, definitions),
     )
     return BuiltCell(request, spec, str(found.library), members, definitions, kernels, report)
+
+
+def _kernels(request: Request, cell: Cell, spec: CellSpec, found: cpp_jit.Build) -> SimpleNamespace:
+    """Load the library, here or in a process of its own, and return its functions."""
+    if request.isolated:
+        worker = isolating_worker(request.sanitize)
+        return isolated_kernels(
+            spec, str(found.library), worker, lambda message: excerpt(request, message)
+        )
+    if cell.source.runs_on_load and not request.in_process:
+        _try_initialisers(spec, found, request.budget)
+    kernels = kernels_of(spec.kernels, found.load())
+    if may_print(cell.text):
+        for name, call in list(vars(kernels).items()):
+            setattr(kernels, name, PrintingKernel(call))
+    return kernels
 
 
 _tried: set[str] = set()
@@ -318,15 +353,22 @@ def compile_cell(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
     except ValueError as problem:
         raise cell.error(str(problem)) from None
     debug = ["-O0", "-g", "-DTP_DEBUG=1"] if request.debug else []
+    sanitizing = sanitizer_flags(request.sanitize)
     try:
-        return cpp_jit.build_source(
-            request.name or _title(spec),
-            cpp_jit.Source(cell.text, STABLE_NAME, cell.first_line),
-            preamble=preamble(spec, flags.macros),
-            generated=export_source(spec, flags.macros),
-            extra_cflags=[*debug, *flags.cflags],
-            extra_ldflags=flags.ldflags,
-        )
+        with _compilers(request.jobs):
+            unit = Unit(
+                request.name or _title(spec),
+                cpp_jit.Source(cell.text, STABLE_NAME, cell.first_line),
+                {},
+                export_source(spec, flags.macros),
+                preamble(spec, flags.macros),
+                Options(
+                    # Those of --sanitize are for a process that loads their run-time first.
+                    cflags=(*sanitizing, *checked("--flags", [*debug, *flags.cflags])),
+                    ldflags=(*sanitizing[:1], *checked("--flags", flags.ldflags)),
+                ),
+            )
+            return build_text(unit)
     except cpp_jit.BuildError as problem:
         brace = unclosed_brace(cell.text)
         if brace is not None:
@@ -341,6 +383,23 @@ def compile_cell(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
             log=problem.log.replace(STABLE_NAME, cell.name),
             commands=problem.commands,
         ) from None
+
+
+@contextlib.contextmanager
+def _compilers(jobs: int | None) -> Iterator[None]:
+    """Limit how many compilers run at once, as the variable MAX_JOBS does."""
+    if jobs is None:
+        yield
+        return
+    before = os.environ.get("MAX_JOBS")
+    os.environ["MAX_JOBS"] = str(jobs)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["MAX_JOBS"]
+        else:
+            os.environ["MAX_JOBS"] = before
 
 
 def _written_input(problem: cpp_jit.BuildError) -> str:
@@ -455,7 +514,7 @@ def check(
                 library=cell.library,
             )
         )
-    return shared_worker().run(
+    records = checking_worker(cell.request).run(
         cell.spec,
         cell.library,
         checks=wanted,
@@ -463,6 +522,33 @@ def check(
         budget=cell.request.budget,
         on_wait=on_wait,
     )
+    return [_with_excerpt(cell.request, r) if isinstance(r, Finding) else r for r in records]
+
+
+def checking_worker(request: Request) -> Worker:
+    """Return the worker that a cell's checks run in."""
+    return isolating_worker(request.sanitize) if request.sanitize else shared_worker()
+
+
+def _with_excerpt(request: Request, finding: Finding) -> Finding:
+    """Add the cell's line to what a sanitizer says of it."""
+    if finding.code != "sanitizer":
+        return finding
+    return dataclasses.replace(finding, message=finding.message + excerpt(request, finding.message))
+
+
+def excerpt(request: Request, message: str) -> str:
+    """Return the line of the cell that a message names, under the message, or nothing."""
+    found = re.search(r"\bline (\d+)(?:, column (\d+))?", message)
+    lines = request.text.split("\n")
+    at = int(found[1]) - request.first_line if found is not None else -1
+    if found is None or not 0 <= at < len(lines):
+        return ""
+    gutter = f"{found[1]:>5} | "
+    text = f"\n{gutter}{lines[at]}"
+    if found[2]:
+        text += "\n" + " " * (len(gutter) - 2) + "| " + " " * (int(found[2]) - 1) + "^"
+    return text
 
 
 def with_records(report: Report, records: Sequence[Any], checks: Sequence[str]) -> Report:
@@ -483,6 +569,25 @@ def with_records(report: Report, records: Sequence[Any], checks: Sequence[str]) 
     )
 
 
+def chosen_sanitizers(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Read ``address,undefined``, in any order.
+
+    Raises
+    ------
+    ValueError
+        A name that is none of the sanitizers.
+    """
+    listed = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
+    for name in listed:
+        if name not in SANITIZERS:
+            message = (
+                f"unknown sanitizer '{name}'{did_you_mean(name, SANITIZERS)} Write address, "
+                "undefined, or address,undefined"
+            )
+            raise ValueError(message)
+    return tuple(n for n in SANITIZERS if n in listed)
+
+
 def build(
     text: str,
     name: str | None = None,
@@ -495,6 +600,9 @@ def build(
     checks: bool | Sequence[str] = True,
     in_process: bool = False,
     budget: float = DEFAULT_BUDGET,
+    isolate: bool = False,
+    sanitize: str | Sequence[str] = (),
+    jobs: int | None = None,
 ) -> Report:
     """Build a cell's text without a notebook.
 
@@ -522,6 +630,12 @@ def build(
         Run the checks here; a kernel that crashes then ends this process.
     budget
         Seconds that the checks may take.
+    isolate
+        Calls go to a process of their own: a crash there raises `KernelCrash` here.
+    sanitize
+        Sanitizers to build with, as in ``"address,undefined"``; implies `isolate`.
+    jobs
+        How many compilers may run at once; None for what the machine has.
 
     Returns
     -------
@@ -554,6 +668,9 @@ def build(
         checks=wanted,
         in_process=in_process,
         budget=budget,
+        isolate=isolate,
+        sanitize=chosen_sanitizers(sanitize),
+        jobs=jobs,
     )
     cell = build_cell(request)
     return with_records(cell.report, check(cell), wanted)

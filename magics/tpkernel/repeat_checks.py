@@ -144,11 +144,13 @@ def check_layouts(
 
 
 def _transposed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.ascontiguousarray(values.T).T
+    turned: np.ndarray[Any, Any] = np.ascontiguousarray(values.T).T
+    return turned
 
 
 def _reversed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.ascontiguousarray(values[::-1])[::-1]
+    turned: np.ndarray[Any, Any] = np.ascontiguousarray(values[::-1])[::-1]
+    return turned
 
 
 def _stepped(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -1,8 +1,9 @@
-"""Checks in a process of their own, so that a kernel that crashes or hangs ends that one.
+"""Kernels in a process of their own, so that one that crashes or hangs ends that one.
 
-One warm child per session. It gets a cell's spec and the library's path, runs the checks and sends
-each record as it is made. When it dies, the last thing it announced and the signal become a
-finding; the next request starts a fresh one.
+One warm child per session for checks. It gets a cell's spec and the library's path, runs the checks
+and sends each record as it is made (:mod:`tpkernel.serving`). When it dies, the last thing it
+announced and the signal become a finding; the next request starts a fresh one. Isolated calls
+(:mod:`tpkernel.isolation`) have children of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import atexit
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,11 +24,15 @@ from typing import IO, Any, Protocol
 
 from tensorplay.library.modules.spec import CellSpec
 from tpkernel.channel import Channel, ChannelError, ClosedError, channel_pair
+from tpkernel.crash_stack import MARK, crash_stack_library, named_frames
 from tpkernel.errors import KernelCrash
 from tpkernel.memory_checks import DAMAGE
 from tpkernel.report import Finding
+from tpkernel.sanitizers import sanitizer_report
+from tpkernel.streams import MAX_SHOWN, shown_text
+from tpkernel.transfer import Packet
 
-__all__ = ["Job", "Worker", "serve", "shared_worker"]
+__all__ = ["Job", "Worker", "shared_worker"]
 
 #: Seconds that a request's checks may take together.
 DEFAULT_BUDGET = 20.0
@@ -59,17 +63,32 @@ class Job(Protocol):
 
 
 class Worker:
-    """A child process that runs checks.
+    """A child process that runs kernels.
 
     Requests are serialised: a callback of a widget may arrive from another thread while a cell
     waits for its checks.
+
+    Parameters
+    ----------
+    environment
+        Variables that the child gets besides those of this process.
+    sanitized
+        The child runs under a sanitizer, which handles signals and memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, environment: Mapping[str, str] | None = None, sanitized: bool = False
+    ) -> None:
+        self._environment = dict(environment or {})
+        self._sanitized = sanitized
         self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._errors: IO[bytes] | None = None
+        self._output: IO[bytes] | None = None
+        self._read = [0, 0]
+        self._shown = [0, 0]
+        self._loaded: set[str] = set()
         self._ready = False
         self._served = 0
         self._owner = os.getpid()
@@ -89,28 +108,44 @@ class Worker:
             self.close()
             ours, theirs = channel_pair()
             self._errors = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115
+            self._output = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115
+            self._read = [0, 0]
+            self._loaded = set()
             roots = {
                 str(Path(sys.modules[n].__file__ or "").parents[1])
                 for n in ("tensorplay", "tpkernel")
             }
             code = (
                 f"import sys; sys.path[:0] = {sorted(roots)!r}; "
-                f"from tpkernel.worker import serve; "
-                f"serve({theirs.fileno()}, {ours.secret.hex()!r})"
+                f"from tpkernel.serving import serve; "
+                f"serve({theirs.fileno()}, {ours.secret.hex()!r}, sanitized={self._sanitized})"
             )
             # A session of its own: the notebook's Interrupt is meant for the notebook.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=self._output,
                 stderr=self._errors,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
+                env={**os.environ, **self._environment} if self._environment else None,
             )
             theirs.close()
             self._channel = ours
             self._ready = False
             self._served = 0
+
+    def check_start(self) -> None:
+        """Start the child if there is none, and wait until it answers.
+
+        Raises
+        ------
+        RuntimeError
+            It does not start.
+        """
+        self._drop_inherited()
+        with self._lock:
+            self._await_start(counted=False)
 
     def close(self) -> None:
         """End the child."""
@@ -120,9 +155,14 @@ class Worker:
                 self._channel.close()
             if self._process is not None:
                 _end(self._process)
-            if self._errors is not None:
-                self._errors.close()
-            self._process = self._channel = self._errors = None
+            self._forget_files()
+            self._process = self._channel = None
+
+    def _forget_files(self) -> None:
+        for file in (self._errors, self._output):
+            if file is not None:
+                file.close()
+        self._errors = self._output = None
 
     def _drop_inherited(self) -> None:
         """Forget a child that belongs to the process this one is a copy of, and leave it running.
@@ -136,11 +176,10 @@ class Worker:
         self._lock = threading.RLock()
         if self._channel is not None:
             self._channel.close()
-        if self._errors is not None:
-            self._errors.close()
+        self._forget_files()
         if self._process is not None:
             self._process.returncode = 0  # not ours to wait for, and nothing to warn about
-        self._process = self._channel = self._errors = None
+        self._process = self._channel = None
         self._ready = False
 
     def run(
@@ -185,19 +224,16 @@ class Worker:
             try:
                 self._await_start()
                 assert self._channel is not None  # noqa: S101  (started above)
-                self._channel.send((spec, library, checks, seed, budget))
-                self._collect(spec, records, on_wait, budget)
+                self._channel.send(("check", spec, library, checks, seed, budget))
+                self._collect(spec, library, records, on_wait, budget)
                 if any(isinstance(r, Finding) and r.code in _NOT_AGAIN for r in records):
                     # What this child computes or how it ends is no longer the next cell's doing.
                     self.close()
                     self.start()
             except KernelCrash as crash:
+                code = "sanitizer" if crash.report else "crash" if crash.ended else "hang"
                 finding = _finding(
-                    spec,
-                    crash.during,
-                    f"KernelCrash: {crash}",
-                    code="crash" if crash.ended else "hang",
-                    signal=crash.signal,
+                    spec, crash.during, f"KernelCrash: {crash}", code=code, signal=crash.signal
                 )
                 records.append(finding)
             except BaseException:
@@ -205,11 +241,74 @@ class Worker:
                 raise
             return records
 
-    def _await_start(self) -> None:
-        if self._served >= _REQUESTS:
+    def call(
+        self,
+        spec: CellSpec,
+        library: str,
+        export: str,
+        packet: Packet,
+        written: tuple[int, ...],
+        during: str,
+    ) -> tuple[str, Any]:
+        """Call a kernel in the child.
+
+        Parameters
+        ----------
+        spec, library
+            The cell and its library.
+        export
+            The exported function.
+        packet
+            Its arguments.
+        written
+            Positions of those that it may write, which come back.
+        during
+            What the call is, in words.
+
+        Returns
+        -------
+        tuple
+            ``"returned"`` or ``"raised"``, and what :mod:`tpkernel.serving` says of it.
+
+        Raises
+        ------
+        KernelCrash
+            The kernel ended the child.
+        RuntimeError
+            The child does not start.
+        """
+        self._drop_inherited()
+        with self._lock:
+            records: list[Any] = []
+            try:
+                if len(self._loaded) >= _REQUESTS and library not in self._loaded:
+                    self.close()
+                self._await_start(counted=False)
+                assert self._channel is not None  # noqa: S101  (started above)
+                if library not in self._loaded:
+                    self._channel.send(("load", spec, library))
+                    self._collect(
+                        spec, library, records, _nothing, None, "loading the library", shows=True
+                    )
+                    self._loaded.add(library)
+                self._shown = [0, 0]
+                self._channel.send(("call", library, export, packet, written))
+                answer = self._collect(spec, library, records, _nothing, None, during, shows=True)
+            except KernelCrash:
+                raise
+            except BaseException:  # an interrupt: the kernel would go on, and its answer come late
+                self.close()
+                raise
+            if records:  # processes that it left behind
+                self.close()
+                raise KernelCrash(records[-1].message, signal=None, during=during)
+            return answer
+
+    def _await_start(self, *, counted: bool = True) -> None:
+        if self._served >= _REQUESTS and counted:
             self.close()
         self.start()
-        self._served += 1
+        self._served += counted
         if self._ready:
             return
         assert self._channel is not None  # noqa: S101  (started above)
@@ -225,23 +324,34 @@ class Worker:
             message = f"the check worker could not start: {text or 'no message'}"
             raise RuntimeError(message) from None
         self._ready = True
+        handler = None if self._sanitized else crash_stack_library()
+        if handler is not None:
+            self._channel.send(("install", handler))
+            self._collect(None, handler, [], _nothing, START_LIMIT)
 
     def _collect(
         self,
-        spec: CellSpec,
+        spec: CellSpec | None,
+        library: str,
         records: list[Any],
         on_wait: Callable[[str], None],
-        budget: float,
-    ) -> None:
-        """Receive until the child says it is done; a dead or silent child raises KernelCrash."""
+        budget: float | None,
+        during: str = "starting",
+        *,
+        shows: bool = False,
+    ) -> tuple[str, Any]:
+        """Receive until the child says it is done; a dead or silent child raises KernelCrash.
+
+        With `shows`, what the kernel writes to its standard streams is written to this process's.
+        """
         channel, process = self._channel, self._process
         assert channel is not None  # noqa: S101  (started by the caller)
         assert process is not None  # noqa: S101  (started by the caller)
-        deadline = time.monotonic() + budget
-        during = "starting"
+        deadline = None if budget is None else time.monotonic() + budget
         told = time.monotonic()
+        answer: tuple[str, Any] = ("", None)
         while True:
-            left = deadline - time.monotonic()
+            left = _TICK if deadline is None else deadline - time.monotonic()
             if time.monotonic() - told > _TICK:
                 on_wait(during)
                 told = time.monotonic()
@@ -252,15 +362,14 @@ class Worker:
             try:
                 kind, value = channel.receive(min(left, _TICK))
             except TimeoutError:
-                if _ended(process):  # and a copy of it, made by fork(), holds the connection open
-                    raise self._crash(during) from None
-                if (count := _children_of(process.pid)) > _CROWD:
-                    self.close()
-                    message = f"{count} processes started during {during}; all were ended"
-                    raise KernelCrash(message, signal=None, during=during) from None
+                self._look_at(process, during, library)
+                if shows:
+                    self._show_output(errors=False)  # those may be of a crash that is under way
                 continue
             except (ClosedError, OSError):
-                raise self._crash(during) from None
+                if shows:
+                    self._show_output(errors=False)
+                raise self._crash(during, library) from None
             except ChannelError as problem:
                 self.close()
                 message = f"the worker's connection was written to during {during}: {problem}"
@@ -269,6 +378,8 @@ class Worker:
                 during = value
             elif kind == "record":
                 records.append(value)
+            elif kind in ("returned", "raised"):
+                answer = (kind, value)
             elif kind == "left":
                 message = (
                     "the kernel starts processes and does not wait for them (they were ended). A "
@@ -276,55 +387,106 @@ class Worker:
                 )
                 records.append(_finding(spec, during, message, code=LEAVES_PROCESSES))
             elif kind == "done":
-                return
+                if shows:
+                    self._show_output()
+                return answer
             else:
                 message = f"the check worker failed: {value}"
                 raise RuntimeError(message)
 
-    def _crash(self, during: str) -> KernelCrash:
+    def _look_at(self, process: subprocess.Popen[bytes], during: str, library: str) -> None:
+        """Raise if a silent child is gone, or has started too many others."""
+        if _ended(process):  # and a copy of it, made by fork(), holds the connection open
+            raise self._crash(during, library) from None
+        if (count := _children_of(process.pid)) > _CROWD:
+            self.close()
+            message = f"{count} processes started during {during}; all were ended"
+            raise KernelCrash(message, signal=None, during=during) from None
+
+    def _show_output(self, *, errors: bool = True) -> None:
+        """Write what the child has written since the last time to this process's streams."""
+        files = (self._output, self._errors if errors else None)
+        for index, (file, stream) in enumerate(zip(files, (sys.stdout, sys.stderr), strict=True)):
+            if file is None:
+                continue
+            # Not by seeking: the child writes at the position that both processes share.
+            size = os.fstat(file.fileno()).st_size - self._read[index]
+            room = MAX_SHOWN - self._shown[index]
+            if size > 0 and room >= 0:
+                stream.write(shown_text(os.pread(file.fileno(), room + 1, self._read[index]), room))
+                stream.flush()
+            self._read[index] += size
+            self._shown[index] += size
+
+    def _crash(self, during: str, library: str = "") -> KernelCrash:
         process = self._process
         assert process is not None  # noqa: S101  (it was talking to us)
         deadline = time.monotonic() + 5
         while not _ended(process) and time.monotonic() < deadline:
             time.sleep(0.01)
         code = _end(process)
-        said = self._stderr()
+        whole = self._said()
         self.close()
+        report = sanitizer_report(whole, library) if self._sanitized else None
+        if report is not None:
+            message = f"{report.text} during {during}"
+            return KernelCrash(message, signal=None, during=during, report=report)
+        said = _own_line(whole)
         if code < 0:
-            name = signal.Signals(-code).name
+            name = _signal_name(-code)
             how = f"signal {-code} ({name}: {_MEANING.get(name, 'ended from outside')})"
         else:
             name = None
             how = f"exit status {code}"
         message = f"{how} during {during}"
-        return KernelCrash(f"{message}. {said}" if said else message, signal=name, during=during)
+        stack = tuple(named_frames(whole, library)) if library else ()
+        if stack:
+            message += f", in {', called by '.join(stack)}"
+        return KernelCrash(
+            f"{message}. {said}" if said else message, signal=name, during=during, stack=stack
+        )
 
-    def _stderr(self) -> str:
-        """Return the first line that a C library wrote before the end, without Python's stack."""
+    def _said(self) -> str:
+        """Return what was written to the error stream and is not shown yet."""
         if self._errors is None:
             return ""
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").splitlines()
-        own = [
-            n
-            for n in lines
-            if n.strip()
-            and not n.startswith(
-                (
-                    "Fatal Python error",
-                    "  File",
-                    "Thread",
-                    "Current thread",
-                    "Extension modules",
-                    "Stack",
-                    "Python runtime state",
-                    "!!!!!!!",  # the engine's banner, which says no more than the signal
-                )
-            )
-        ]
-        if own and own[0].startswith("Traceback"):
-            return own[-1].strip()[:300]  # an exception of Python: its type and text end it
-        return own[0].strip()[:300] if own else ""
+        data = os.pread(self._errors.fileno(), 1 << 20, self._read[1])
+        return data.decode(errors="replace")
+
+    def _stderr(self) -> str:
+        return _own_line(self._said())
+
+
+def _nothing(during: str) -> None:
+    """Wait without telling anyone."""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"SIG{number}"
+
+
+_NOT_SAID = (
+    "Fatal Python error",
+    "  File",
+    "Thread",
+    "Current thread",
+    "Extension modules",
+    "Stack",
+    "Python runtime state",
+    "!!!!!!!",  # the engine's banner, which says no more than the signal
+    MARK,
+)
+
+
+def _own_line(said: str) -> str:
+    """Return the first line that a C library wrote before the end, without Python's stack."""
+    own = [n for n in said.splitlines() if n.strip() and not n.startswith(_NOT_SAID)]
+    if own and own[0].startswith("Traceback"):
+        return own[-1].strip()[:300]  # an exception of Python: its type and text end it
+    return own[0].strip()[:300] if own else ""
 
 
 _MEANING = {
@@ -382,103 +544,9 @@ def _children_of(pid: int) -> int:
 
 
 def _finding(
-    spec: CellSpec, during: str, message: str, *, code: str, signal: str | None = None
+    spec: CellSpec | None, during: str, message: str, *, code: str, signal: str | None = None
 ) -> Finding:
     """Return what a kernel did to the worker as a finding of the check that was running."""
-    operator = next((o.name for o in spec.operators if o.name in during), "")
+    operators = spec.operators if spec is not None else ()
+    operator = next((o.name for o in operators if o.name in during), "")
     return Finding(during.split(maxsplit=1)[0], operator, "error", message, signal, code)
-
-
-class _WorkerChannel(Channel):
-    """The worker's end, which copies of the worker do not use."""
-
-    def __init__(self, end: socket.socket, secret: bytes) -> None:
-        super().__init__(end, secret)
-        self._owner = os.getpid()
-
-    def send(self, message: Any) -> None:
-        """Send one message; in a copy of the worker, end it."""
-        if os.getpid() != self._owner:
-            # A copy that a kernel made by fork() and that came back from it: there is one worker.
-            os._exit(0)
-        super().send(message)
-
-
-def serve(descriptor: int, secret: str) -> None:
-    """Run requests until the other end closes: the child's main function.
-
-    Parameters
-    ----------
-    descriptor
-        The inherited socket.
-    secret
-        The connection's secret, in hexadecimal digits.
-    """
-    import faulthandler
-
-    channel = _WorkerChannel(socket.socket(fileno=descriptor), bytes.fromhex(secret))
-    faulthandler.enable()
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from tpkernel import checks
-
-    channel.send("ready")
-    while True:
-        try:
-            spec, library, wanted, seed, budget = channel.receive(None)
-        except ClosedError:
-            os._exit(0)
-        # If the parent dies, nobody is left to end an endless loop: the alarm's default action is.
-        signal.setitimer(signal.ITIMER_REAL, budget + 5)
-        try:
-            operators, kernels = checks.load_operators(spec, library)
-
-            def progress(text: str) -> None:
-                _announce(channel, text)
-
-            found = (
-                checks.run_checks(
-                    spec,
-                    operators,
-                    kernels,
-                    checks=wanted,
-                    seed=seed,
-                    library=library,
-                    progress=progress,
-                )
-                if isinstance(wanted, tuple)
-                else wanted.run(spec, operators, kernels, progress)
-            )
-            for record in found:
-                channel.send(("record", record))
-            _stop_if_forked()
-            channel.send(("done", None))
-        except _ProcessesLeft:
-            channel.send(("left", None))
-            channel.send(("done", None))
-        except Exception as problem:  # noqa: BLE001  (told to the parent, which raises it)
-            import traceback
-
-            channel.send(
-                ("failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc()}")
-            )
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-class _ProcessesLeft(Exception):  # noqa: N818  (no error of ours)
-    """The kernel called last left processes behind."""
-
-
-def _announce(channel: Channel, text: str) -> None:
-    _stop_if_forked()
-    channel.send(("progress", text))
-
-
-def _stop_if_forked() -> None:
-    """Raise if this process has children: no check of ours starts any."""
-    if hasattr(os, "WNOHANG"):
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
-            raise _ProcessesLeft

@@ -67,7 +67,7 @@ class Output:
     value: Any = None
 
 
-@dataclass(eq=False)
+@dataclass
 class Root:
     """Memory that the graph makes for results, or for what an input becomes.
 
@@ -79,7 +79,7 @@ class Root:
     node: Node
 
 
-@dataclass(eq=False)
+@dataclass
 class Captured:
     """What a run gave."""
 
@@ -128,8 +128,6 @@ class _Creating(TensorPlayFunctionMode):
     def __tensorplay_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if self.recorder.paused:
-            return func(*args, **(kwargs or {}))
         if func in _CREATORS:
             return self.recorder.create(func, args, kwargs or {})
         if func in _REFUSED:

@@ -45,7 +45,7 @@ __all__ = ["Condition", "Input", "Recorder", "meta_of"]
 MOST_ELEMENTS: Final = 64
 
 
-@dataclass(eq=False)
+@dataclass
 class Input:
     """A tensor that the graph takes.
 
@@ -71,7 +71,7 @@ class Input:
     written: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Condition:
     """A value that Python saw, under which alone the graph holds."""
 
@@ -81,7 +81,7 @@ class Condition:
     line: str | None
 
 
-@dataclass(eq=False)
+@dataclass
 class Recorder:
     """Records one run.
 
@@ -103,13 +103,13 @@ class Recorder:
         self._values: dict[Node, Any] = {}
         self._last_input: Node | None = None
         self._kept: list[Any] = []  # so that identities stay what they are
-        self.paused = False
+        self._paused = False
 
     # --- refusals ---------------------------------------------------------------------------
 
-    def refuse(self, what: str, advice: str = "", line: str | None = None) -> GraphCaptureError:
+    def refuse(self, what: str, advice: str = "") -> GraphCaptureError:
         """Return the error for something that no graph can hold; the capture has failed then."""
-        line = line or user_line()
+        line = user_line()
         where = "" if line is None else f" at {line}"
         error = GraphCaptureError(
             f"[compile] the function {what}{where}, which a graph cannot hold."
@@ -206,7 +206,7 @@ class Recorder:
 
     def call(self, primitive: Primitive, values: list[Any]) -> Any:
         """Answer for an operator on checked arguments."""
-        if self.paused or not self._concerns(values):
+        if self._paused or not self._concerns(values):
             # Tensors that the function made itself, of nothing that changes: computed once.
             return self._plainly(primitive, values)
         values, record = self._lifted(primitive, values)
@@ -320,12 +320,12 @@ class Recorder:
                     check_writable(t, primitive.schema.qualname)
         fakes: dict[int, Tensor] = {}
         given = [_fake(v, fakes) for v in values]
-        self.paused = True
+        self._paused = True
         recorder, watching.recorder = watching.recorder, None
         try:
             result = primitive._run(given, [], meta=True)
         finally:
-            self.paused, watching.recorder = False, recorder
+            self._paused, watching.recorder = False, recorder
         flat = [] if result is None else list(result) if type(result) is tuple else [result]
         if any(isinstance(r, (list, tuple)) for r in flat):
             raise self.refuse(f"calls {primitive.schema.full_name}, which returns a list")
@@ -389,7 +389,7 @@ class Recorder:
 
     def write(self, primitive: Primitive, values: list[Any]) -> Tensor:
         """Answer for the in-place form of an operator on checked arguments."""
-        if self.paused or not self._concerns(values):
+        if self._paused or not self._concerns(values):
             outer, watching.recorder = watching.recorder, None
             try:
                 return type(primitive).apply_inplace(primitive, tuple(values))
@@ -532,12 +532,12 @@ class Recorder:
                 for x in (v if isinstance(v, (list, tuple)) else (v,))]  # fmt: skip
         if any(isinstance(x, Tensor) for x in flat):
             args, plain = self._without_tensors(function, args, plain)
-        self.paused = True
+        self._paused = True
         recorder, watching.recorder = watching.recorder, None
         try:
             fake = runner(function)(*args, **plain, device="meta")
         finally:
-            self.paused, watching.recorder = False, recorder
+            self._paused, watching.recorder = False, recorder
         node = self.graph.create_node("call_function", function, args, plain)
         spec = spec_of(fake)
         node.meta["val"] = meta_of(spec)
