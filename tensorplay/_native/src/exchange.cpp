@@ -169,14 +169,6 @@ Export* spare = nullptr;
 int spare_count = 0;
 constexpr int kMostSpare = 64;
 
-bool interpreter_is_gone() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return !Py_IsInitialized() || Py_IsFinalizing();
-#else
-  return !Py_IsInitialized() || _Py_IsFinalizing();
-#endif
-}
-
 void release_export(DLManagedTensorVersioned* self) {
   auto* made = static_cast<Export*>(self->manager_ctx);
   // At exit the array is left to the system: there is no interpreter to give it back to.

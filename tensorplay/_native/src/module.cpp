@@ -57,6 +57,8 @@ PyMethodDef methods[] = {
      "return True; False, before anything changed, if it is Python's."},
     {"allocator_address", allocator_address, METH_NOARGS,
      "Address of the allocator, as the engine's environment takes it."},
+    {"park_threads_at_exit", park_threads_at_exit, METH_NOARGS,
+     "Let threads that leave a kernel after the interpreter's end wait for that of the process."},
     {"live_allocations", count_live, METH_NOARGS,
      "How many tensors of the allocator are not freed."},
     {"set_threads", set_threads, METH_O, "How many threads run the compiler's kernels from now on."},

@@ -29,4 +29,8 @@ int64_t live_allocations();
 extern PyTypeObject* call_base_type;
 bool prepare_call_base(PyObject* module);
 
+// exit.cpp: what is left of the process when the interpreter ends.
+bool interpreter_is_gone();
+PyObject* park_threads_at_exit(PyObject* module, PyObject* args);
+
 }  // namespace tensorplay

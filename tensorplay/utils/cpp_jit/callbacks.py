@@ -118,6 +118,7 @@ class Callback:
     def function_object(self) -> Any:
         """Return the engine's function that calls this."""
         ffi = engine()
+        _no_room()  # made while there is room for it
         made = ffi.core._convert_to_ffi_func(self, None if _native.core is None else Tensor)
         address = made.__chandle__()
         with _alive_lock:
@@ -319,6 +320,7 @@ def _has_room() -> bool:
 @functools.lru_cache(maxsize=1)
 def _no_room() -> _Carrier:
     """Return what is raised where there is no room to make an error: one that is there already."""
+    engine().core.ERROR_NAME_TO_TYPE.setdefault("RecursionError", RecursionError)
     return _Carrier(
         engine().core.Error(
             "RecursionError",

@@ -109,10 +109,17 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         except Exception as error:  # noqa: BLE001 - it is raised below, without this as context
             failed = self._explained(args, error)
         if failed is not None:
+            # The exception holds this frame: what leads from it to the callback through C++, where
+            # no collector looks, must not lead back to it.
+            for callback in made:
+                callback.interrupt = None
+            del given
+            made.clear()
             raise failed
         for callback in made:
-            if callback.interrupt is not None:
-                raise callback.interrupt  # the kernel went on, and the person did not mean it to
+            interrupt, callback.interrupt = callback.interrupt, None
+            if interrupt is not None:
+                raise interrupt  # the kernel went on, and the person did not mean it to
         return self._result(result)
 
     def _result(self, value: Any) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorplay import _native
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.kernel import CudaKernel, Kernel
 from tensorplay.utils.cpp_jit.objects import registered
@@ -190,8 +191,9 @@ def load_build(build: Build, keep: bool | None = None) -> Module:
         private=not debug,
         keep_module_alive=not build.unloadable if keep is None else keep,
     )
+    native, registers = registered(load, build.name) if build.rung == "full" else (load(), False)
     module = Module(
-        registered(load, build.name) if build.rung == "full" else load(),
+        native,
         build.name,
         build.library,
         build.signatures,
@@ -200,7 +202,7 @@ def load_build(build: Build, keep: bool | None = None) -> Module:
         build.results,
     )
     module.build = build
-    if not build.stateful:
+    if not build.stateful and not registers:
         _loaded[build.library] = module
     return module
 
@@ -233,7 +235,7 @@ def load_module(path: str | os.PathLike[str], **kwargs: Any) -> Module:
     load = functools.partial(_open, file, private=ours, **kwargs)
     try:
         if ours and described.get("rung") == "full":
-            module = registered(load, described["name"])
+            module, _ = registered(load, described["name"])
         else:
             module = load()
     except RuntimeError as error:
@@ -275,6 +277,8 @@ def _open(path: Path, *, private: bool, **kwargs: Any) -> Any:
     the file in the cache then, cleaned or overwritten, cannot pull code from under the process.
     """
     ffi = engine()
+    if _native.core is not None:
+        _native.core.park_threads_at_exit()
     if private and sys.platform != "win32":
         root = path.parent.parent.parent / "tmp"
         copy = root / f"load-{os.getpid()}-{secrets.token_hex(6)}{path.suffix}"

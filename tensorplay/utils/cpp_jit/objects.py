@@ -395,7 +395,7 @@ _loading = threading.RLock()
 _MOST_LOADS = 20
 
 
-def registered(load: Callable[[], Any], name: str) -> Any:
+def registered(load: Callable[[], Any], name: str) -> tuple[Any, bool]:
     """Load a library and register what it defines.
 
     Parameters
@@ -407,8 +407,9 @@ def registered(load: Callable[[], Any], name: str) -> Any:
 
     Returns
     -------
-    module
-        The engine's module.
+    module, registers
+        The engine's module, and whether it registers anything: if so, it has to be loaded again to
+        be the one that has the names.
 
     Raises
     ------
@@ -421,24 +422,26 @@ def registered(load: Callable[[], Any], name: str) -> Any:
         with _loading, _marked("tensorplay.defer", *(f"tensorplay.type.{n}" for n in changed)):
             module = load()
         if not module.implements_function("tp_registrations"):
-            return module
+            return module, False
+        asked: list[str] = []
         again: list[str] = []
         register = Kernel(module.get_function("tp_registrations"), "register", name, None, None)
         try:
-            register(functools.partial(_judge, owner, again))
+            register(functools.partial(_judge, owner, asked, again))
         except _Changed as found:
             changed.add(found.name)
             continue
         for key in again:
             _dress_again(key)
-        return module
+        return module, bool(asked)
     raise RuntimeError(
         f"[load] library {name!r}: its classes change with every load. Restart, or name them anew."
     )
 
 
-def _judge(owner: _Owner, again: list[str], kind: str, key: str) -> None:
+def _judge(owner: _Owner, asked: list[str], again: list[str], kind: str, key: str) -> None:
     """Decide on a name that a library registers: return, or raise."""
+    asked.append(key)
     name = re.sub(r"#\d+$", "", key)
     if kind == "changed":
         raise _Changed(name)

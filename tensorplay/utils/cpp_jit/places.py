@@ -7,7 +7,6 @@ import re
 import types
 from pathlib import Path
 
-from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.source import scan
 
 __all__ = ["frame_of", "place_of"]
@@ -103,10 +102,16 @@ def frame_of(
         traceback = traceback.tb_next
     if place is not None and not any(file == place[0] for file, _, _ in seen):
         seen.insert(0, (*place, name))
-    backtrace = "".join(
-        f'  File "{file}", line {line}, in {f}\n' for file, line, f in reversed(seen)
-    )
-    if not backtrace:
-        return None
-    made: BaseException = engine().error._with_append_backtrace(Exception(), backtrace)
-    return made.__traceback__
+    made: types.TracebackType | None = None
+    for file, line, function in reversed(seen):
+        made = types.TracebackType(made, _frame(file, function), -1, line)
+    return made
+
+
+def _frame(file: str, name: str) -> types.FrameType:
+    """Return a frame that shows a place in C++ and holds nothing, nor a frame that called it."""
+    module = compile("def place():\n yield", file, "exec")
+    code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
+    generator = types.FunctionType(code.replace(co_name=name), {})()
+    frame: types.FrameType = generator.gi_frame
+    return frame
