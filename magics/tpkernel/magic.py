@@ -28,11 +28,13 @@ from IPython.display import display
 
 from tensorplay.library.modules.spec import CellSpec
 from tensorplay.utils import cpp_jit
+from tpkernel import completion
 from tpkernel.cell import KEYS, Cell
 from tpkernel.checks import CHECKS
 from tpkernel.commands import COMMANDS, Held, run_command
 from tpkernel.cpp import parse_source
 from tpkernel.crash_record import CrashRecord, RecordedKernel, last_calls, session_key
+from tpkernel.editor import announce, report_diagnostics, show_diagnostics
 from tpkernel.errors import CellError, KernelCrash
 from tpkernel.jobs import TimingJob, run_job, with_job
 from tpkernel.kernels import BlockedName, Function, KernelModule, Operator
@@ -227,6 +229,7 @@ class TpKernelMagics(Magics):
         try:
             built = self._build(request, replace=options.replace)
         except _FAILURES as problem:
+            show_diagnostics(shell, self._cell_id(), request.cell_name, problem)
             self._failed(request, problem, keep_old=options.keep_old)
             if options.expect_error is not None and re.search(options.expect_error, str(problem)):
                 self._show_expected(problem)
@@ -383,6 +386,7 @@ class TpKernelMagics(Magics):
         )
         self.session.slots[key] = slot
         _remember(report)
+        announce(self._cell_id(), report_diagnostics(report))  # the checks come before the report
         slot.widget = ReportWidget(report)
         shown = _Shown(slot.widget, live=getattr(shell, "kernel", None) is not None)
         wanted = built.request.checks
@@ -577,6 +581,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     steps = shell.input_transformers_cleanup
     if hoist_magic not in steps:
         steps.append(hoist_magic)
+    completion.register(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
@@ -584,6 +589,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     steps = shell.input_transformers_cleanup
     while hoist_magic in steps:
         steps.remove(hoist_magic)
+    completion.unregister(shell)
     unregister_options(shell)
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("tpkernel", None)

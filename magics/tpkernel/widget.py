@@ -22,6 +22,7 @@ import anywidget
 import numpy as np
 import traitlets
 
+from tpkernel.editor import DIAGNOSTICS_MIME, report_diagnostics
 from tpkernel.facts import GradcheckSettings, JacobianFacts
 from tpkernel.jobs import GradcheckJob, OpcheckJob, TimingJob, run_job, with_job
 from tpkernel.listing import listing_of
@@ -204,7 +205,10 @@ class ReportWidget(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         texts = {"text/html": self.report.to_html(), "text/plain": self.report.to_text()}
-        return {REPORT_MIME: {"version": 1}, **data, **texts}, metadata
+        bundle = {REPORT_MIME: {"version": 1}, **data, **texts}
+        if diagnostics := report_diagnostics(self.report):
+            bundle[DIAGNOSTICS_MIME] = {"diagnostics": diagnostics}
+        return bundle, metadata
 
     def __repr__(self) -> str:
         return f"<ReportWidget {self.report.title}>"

@@ -50,6 +50,8 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+EXTENSION = Path(__file__).resolve().parents[2] / "magics" / "tpkernel" / "labextension"
+
 START_SECONDS = 90
 STOP_SECONDS = 20
 ANSWER_SECONDS = 120
@@ -148,6 +150,9 @@ class LabServer:
         }
         for folder in (self.root, *folders.values()):
             folder.mkdir()
+        extension = folders["JUPYTER_DATA_DIR"] / "labextensions" / "tpkernel"
+        extension.parent.mkdir()
+        extension.symlink_to(EXTENSION, target_is_directory=True)
         for plugin, values in self._settings.items():
             file = folders["JUPYTERLAB_SETTINGS_DIR"] / f"@jupyterlab/{plugin}.jupyterlab-settings"
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -394,6 +399,22 @@ class NotebookTab:
             written = self.panel.locator("[data-mime-type*=error], [data-mime-type*=stderr]")
             raise AssertionError("a cell failed:\n" + "\n".join(written.all_inner_texts()))
 
+    def run_cell(self, index: int, *, wait: bool = True) -> None:
+        """Run one cell; return when the kernel has answered, whatever it answered."""
+        self.page.evaluate(JS_ACTIVATE, index)
+        if wait:
+            self.command("notebook:run-cell")
+        else:
+            self.page.evaluate(JS_RUN_ACTIVE)
+
+    def restart(self) -> None:
+        """Restart the kernel; outputs stay."""
+        ask(self.page, JS_RESTART)
+
+    def set_source(self, index: int, text: str) -> None:
+        """Replace the text of a cell, as typing would."""
+        self.page.evaluate(JS_SET_SOURCE, [index, text])
+
     def wait_until_idle(self) -> None:
         """Return when the kernel has done all that was asked before."""
         ask(self.page, JS_BARRIER)
@@ -517,6 +538,16 @@ JS_SET_THEME = """async theme => {
   if (document.body.dataset.jpThemeName !== theme)
     await window.jupyterapp.commands.execute('apputils:change-theme', {theme});
 }"""
+
+JS_ACTIVATE = f"index => {{ const panel = {_PANEL}; panel.content.activeCellIndex = index; }}"
+
+JS_RUN_ACTIVE = "() => { window.jupyterapp.commands.execute('notebook:run-cell'); }"
+
+JS_RESTART = f"async () => {{ await {_PANEL}.sessionContext.restartKernel(); }}"
+
+JS_SET_SOURCE = f"""([index, text]) => {{
+  {_PANEL}.content.widgets[index].model.sharedModel.setSource(text);
+}}"""
 
 JS_BARRIER = f"""async () => {{
   await {_PANEL}.sessionContext.session.kernel.requestExecute({{code: '', silent: true}}).done;
