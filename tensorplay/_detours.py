@@ -33,7 +33,9 @@ class _Watching(threading.local):
     """Who is told of the operators that run in this thread, which takes the long way meanwhile."""
 
     #: ``recorder.call(primitive, values)`` and ``recorder.write(primitive, values)`` answer for
-    #: the operator and for its in-place form, on checked arguments; None: nobody.
+    #: the operator and for its in-place form, on checked arguments, and
+    #: ``recorder.answer(function, args, kwargs)`` may for a function that makes tensors. None:
+    #: nobody is told.
     recorder: Any = None
     #: New tensors are appended, None: nobody asks.
     made: list[Any] | None = None

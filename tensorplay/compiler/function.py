@@ -21,7 +21,7 @@ from tensorplay.compiler import config
 from tensorplay.compiler.capture import Captured, Output, capture
 from tensorplay.compiler.derivative import CompiledNode
 from tensorplay.compiler.guards import first_broken, guard_function
-from tensorplay.compiler.program import Program, signature
+from tensorplay.compiler.program import Family, Program, signature
 from tensorplay.compiler.reports import CompileReport, Event, ProgramReport
 from tensorplay.compiler.sources import user_line
 from tensorplay.compiler.watch import CONSTANTS, Guard
@@ -310,11 +310,11 @@ class CompiledFunction:
 
     def _reset(self) -> None:
         self._bindings: OrderedDict[Any, list[Binding]] = OrderedDict()
-        self._programs: dict[Any, Program] = {}
+        self._families: dict[Any, list[Family]] = {}
         self._reasons: dict[Any, str] = {}  # why calls of a kind run eagerly
         self._events: list[Event] = []
         self._eager_calls = 0
-        self._times: dict[str, float] = {}
+        self._shape_seconds: list[float] = []  # of captures that a known program serves
         self._limit_hit = False
         self._objects: dict[int, Any] = {}  # arguments that are told apart by identity
 
@@ -368,7 +368,7 @@ class CompiledFunction:
         if self._options.strict_native:
             message = f"[compile] strict_native: {self._name} would run in Python because {reason}."
             raise RuntimeError(message)
-        if not any(e.kind == "eager" and e.reason == reason for e in self._events):
+        if not any(e.reason == reason for e in self._events):
             self._events.append(Event("eager", reason, 0.0))
         return self._function(*args, **kwargs)
 
@@ -399,7 +399,6 @@ class CompiledFunction:
         self, key: Any, leaves: Sequence[Any], structure: Any
     ) -> tuple[Binding | None, str | None]:
         begin = time.perf_counter()
-        why = self._why_new(key, leaves)
         try:
             captured = capture(
                 self._function, leaves, structure, self._leaf_names(leaves), held=self._held
@@ -412,21 +411,28 @@ class CompiledFunction:
             if self._options.strict_native:
                 raise
             return None, self._give_up(key, reason, None)
-        exact = self._options.dynamic is False
-        known = signature(captured, sizes=exact)
-        program = self._programs.get(known)
-        captured_at = time.perf_counter()
-        if program is None:
+        shape = signature(captured)
+        families = self._families.setdefault(shape.structure, [])
+        family = next((f for f in families if f.serves(shape.sizes)), None)
+        kind, why = "shape", ""
+        replaced: list[Family] = []
+        if family is None:
+            family = Family(shape, exact=self._options.dynamic is False)
+            replaced = [f for f in families if family.serves(f.values)]
             limit = self._options.recompile_limit or config.recompile_limit
-            if len(self._programs) >= limit:
+            why = self._why_new(key, leaves)
+            if self._count() - len(replaced) >= limit:
                 return None, self._at_limit(limit, why)
-            program = self._program(captured, known)
-            self._events.append(
-                Event("compile" if len(self._programs) == 1 else "recompile", why,
-                      time.perf_counter() - begin)
-            )  # fmt: skip
+            kind = "compile" if self._count() == 0 else "recompile"
+        program = family.variants.get(shape.arguments)
+        if program is None:
+            program = family.variants[shape.arguments] = self._program(captured)
+        if kind != "shape":
+            families.append(family)
+            self._replace(families, replaced, family, program)
+            self._events.append(Event(kind, why, time.perf_counter() - begin))
         else:
-            self._events.append(Event("shape", why, captured_at - begin))
+            self._shape_seconds.append(time.perf_counter() - begin)
         leaf_numbers: dict[int, int] = {}
         for number, x in enumerate(leaves):
             if isinstance(x, Tensor):
@@ -440,19 +446,36 @@ class CompiledFunction:
         self._bindings.setdefault(key, []).insert(0, binding)
         return binding, None
 
-    def _program(self, captured: Captured, known: Any) -> Program:
+    def _count(self) -> int:
+        return sum(len(families) for families in self._families.values())
+
+    def _replace(
+        self, families: list[Family], replaced: list[Family], by: Family, program: Program
+    ) -> None:
+        """Let a program for all sizes take the place of those that were made for 0 or 1."""
+        for old in replaced:
+            families.remove(old)
+            for arguments, variant in old.variants.items():
+                by.variants.setdefault(arguments, variant)
+                if arguments in by.variants and by.variants[arguments] is program:
+                    for binding in self._all_bindings():
+                        if binding.program is variant:
+                            binding.program = program
+
+    def _all_bindings(self) -> list[Binding]:
+        return [b for found in self._bindings.values() for b in found]
+
+    def _program(self, captured: Captured) -> Program:
         from tensorplay.compiler.backends import get_default_backend, lookup_backend
 
         backend = self._options.backend or lookup_backend(get_default_backend())
-        program = Program(
+        return Program(
             captured,
             backend,
             self._options.keywords,
             [x.tensor.detach() for x in captured.inputs],
             passes=config.passes,
         )
-        self._programs[known] = program
-        return program
 
     def _give_up(self, key: Any, reason: str, error: GraphCaptureError | None) -> str:
         if self._options.fullgraph or self._options.strict_native:
@@ -523,18 +546,21 @@ class CompiledFunction:
 
     def report(self) -> CompileReport:
         """Return what was compiled, why, and what runs eagerly."""
+        families = [f for found in self._families.values() for f in found]
+        bindings = self._all_bindings()
         programs = []
-        for number, program in enumerate(self._programs.values()):
-            bindings = [b for found in self._bindings.values() for b in found
-                        if b.program is program]  # fmt: skip
-            programs.append(ProgramReport.of(number, program, bindings))
+        for number, family in enumerate(families):
+            variants = list(family.variants.values())
+            mine = [b for b in bindings if any(b.program is v for v in variants)]
+            programs.append(ProgramReport.of(number, variants[-1], mine))
         return CompileReport(
             name=self._name,
-            programs=len(self._programs),
-            shapes=sum(len(b) for b in self._bindings.values()),
+            programs=len(families),
+            shapes=len(bindings),
             hits=sum(p.hits for p in programs),
             eager_calls=self._eager_calls,
             details=tuple(programs),
+            shape_seconds=sum(self._shape_seconds),
             events=tuple(self._events),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
@@ -15,7 +15,7 @@ from tensorplay.graph.graph_module import GraphModule
 from tensorplay.graph.node import Node
 from tensorplay.graph.passes import is_view, optimise
 
-__all__ = ["Program", "signature"]
+__all__ = ["Family", "Program", "Signature", "signature"]
 
 Backend = Callable[..., Callable[..., Any]]
 
@@ -60,7 +60,6 @@ class Program:
         self._backward_call: Callable[..., Any] | None = None
         with grad_mode.no_grad():
             self.call = backend(self.forward, list(examples), **keywords)
-        self.hits = 0
 
     def backward_call(self, examples: Sequence[Tensor]) -> Callable[..., Any]:
         """Return the backward function, which is made when it is first needed."""
@@ -93,49 +92,97 @@ def _first_write(graph: Graph, output: Node) -> Node:
     return next((n for n in graph.nodes if n.target is write), output)
 
 
-def signature(captured: Captured, *, sizes: bool) -> Any:
-    """Return what two captures share exactly if one program serves both.
+class Family:
+    """What one structure of graphs is made into: one program that serves all sizes.
 
-    Sizes count by their order of appearance, so that equal ones stay equal; 0 and 1 are themselves.
+    A graph whose steps take sizes as arguments (``x.reshape(n, -1)``) is handed to the backend once
+    for each set of these; it finds its kernels again.
 
     Parameters
     ----------
-    captured
-        The capture.
-    sizes
-        Whether sizes count by their value instead.
+    shape
+        The signature of the first capture.
+    exact
+        Whether sizes count by their value: ``dynamic=False``.
     """
-    numbers: dict[Node, int] = {}
-    symbols: dict[int, int] = {}
 
-    def size(n: int) -> int:
-        if sizes or n < 2:
-            return n
-        return -1 - symbols.setdefault(n, len(symbols))
+    def __init__(self, shape: Signature, *, exact: bool) -> None:
+        symbols: dict[int, int] = {}
+        self.values = shape.sizes
+        known = {n for n, is_size in zip(shape.sizes, shape.are_sizes, strict=True) if is_size}
+        #: For each number, itself (0, 1, what is no size, or all if they are exact) or the number
+        #: of a symbol.
+        self.pattern = [
+            (True, n) if exact or n < 2 or not (is_size or n in known)
+            else (False, symbols.setdefault(n, len(symbols)))
+            for n, is_size in zip(shape.sizes, shape.are_sizes, strict=True)
+        ]  # fmt: skip
+        self.variants: dict[tuple[int, ...], Program] = {}
+
+    def serves(self, sizes: Sequence[int]) -> bool:
+        """Tell whether sizes follow the pattern: equal ones are equal, 0 and 1 stay themselves."""
+        known: dict[int, int] = {}
+        return len(sizes) == len(self.pattern) and all(
+            n == x if literal else known.setdefault(x, n) == n
+            for n, (literal, x) in zip(sizes, self.pattern, strict=True)
+        )
+
+
+class Signature(NamedTuple):
+    """What a capture is apart from whole numbers, these, and those among arguments.
+
+    `are_sizes` tells which of the numbers are sizes; others may happen to be one.
+    """
+
+    structure: Any
+    sizes: tuple[int, ...]
+    are_sizes: tuple[bool, ...]
+    arguments: tuple[int, ...]
+
+
+_SIZES: Final = frozenset({
+    *("size", "shape", "sizes", "split_sizes", "start", "stop", "end", "length", "classes"),
+    *("num_classes", "s", "n", "m", "steps"),
+})  # fmt: skip
+
+
+def signature(captured: Captured) -> Signature:
+    """Return what tells whether one program serves two captures."""
+    numbers: dict[Node, int] = {}
+    sizes: list[int] = []
+    are_sizes: list[bool] = []
+    arguments: list[int] = []
 
     def value(v: Any) -> Any:
         if v.__class__ is tuple:
             return tuple([value(x) for x in v])
         array = v._array
-        shape = tuple([size(n) for n in array.shape])
+        shape = array.shape
+        sizes.extend(shape)
+        are_sizes.extend([True] * len(shape))
         if v.is_contiguous():
-            return (v._dtype, shape)
-        return (v._dtype, shape, tuple([size(s) for s in v.stride()]))
+            return (v._dtype, len(shape), True)
+        sizes.extend(v.stride())
+        are_sizes.extend([True] * len(shape))
+        return (v._dtype, len(shape), False)
 
-    def argument(a: Any) -> Any:
+    def argument(a: Any, name: str | None) -> Any:
         kind = a.__class__
         if kind is Node:
             return ("node", numbers[a])
-        if kind in {tuple, list}:
-            return (kind, tuple([argument(x) for x in a]))
+        if kind is int:
+            sizes.append(a)
+            are_sizes.append(name in _SIZES)
+            arguments.append(a)
+            return "number"
+        if isinstance(a, tuple) or kind is list:
+            return (kind, tuple([argument(x, name) for x in a]))
         if kind is dict:
-            return tuple([(k, argument(x)) for k, x in a.items()])
+            return tuple([(k, argument(x, k)) for k, x in a.items()])
         if kind in {float, complex}:
             return (kind, repr(a))
         if isinstance(a, (int, str, bytes, type(None))):
             return (kind, a)
-        if isinstance(a, tuple):
-            return (kind, tuple([argument(x) for x in a]))
         return ("object", _Identity(a))
 
     rows: list[Any] = []
@@ -151,8 +198,13 @@ def signature(captured: Captured, *, sizes: bool) -> Any:
             target = None
         else:
             target = _Identity(target)
+        names = getattr(node.target, "names", None)
+        args = node.args
         rows.append((
-            node.op, target, argument(node.args), argument(node.kwargs),
+            node.op,
+            target,
+            tuple([argument(a, names[i] if names else "size") for i, a in enumerate(args)]),
+            argument(node.kwargs, None),
             value(node.meta["val"]) if "val" in node.meta else None,
             node.meta.get("effect", False),
         ))  # fmt: skip
@@ -167,7 +219,7 @@ def signature(captured: Captured, *, sizes: bool) -> Any:
         tuple([None if g is None else numbers[g] for g in captured.gradients]),
         tuple([x.leaf._requires_grad for x in captured.inputs]),
     )
-    return tuple(rows), ends
+    return Signature((tuple(rows), ends), tuple(sizes), tuple(are_sizes), tuple(arguments))
 
 
 class _Identity:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorplay import _dtype
+from tensorplay import _creation, _dtype, _grids, random
 from tensorplay._detours import watching
 from tensorplay._tensor import MetaArray, Spec, Tensor, VersionCounter, spec_of, wrap
 from tensorplay.autograd import grad_mode
@@ -32,6 +31,7 @@ from tensorplay.graph.node import is_effect, map_arg
 from tensorplay.graph.printing import runner
 from tensorplay.library.custom_primitive import CustomPrimitive
 from tensorplay.library.registry import lookup
+from tensorplay.ops.dispatch import UNANSWERED
 from tensorplay.ops.node import OTHER, TENSOR, TENSOR_LIST, bare_spec
 from tensorplay.ops.operator import OPERATORS
 
@@ -45,7 +45,7 @@ __all__ = ["Condition", "Input", "Recorder", "meta_of"]
 MOST_ELEMENTS: Final = 64
 
 
-@dataclass
+@dataclass(eq=False)
 class Input:
     """A tensor that the graph takes.
 
@@ -71,7 +71,7 @@ class Input:
     written: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Condition:
     """A value that Python saw, under which alone the graph holds."""
 
@@ -81,7 +81,7 @@ class Condition:
     line: str | None
 
 
-@dataclass
+@dataclass(eq=False)
 class Recorder:
     """Records one run.
 
@@ -103,13 +103,13 @@ class Recorder:
         self._values: dict[Node, Any] = {}
         self._last_input: Node | None = None
         self._kept: list[Any] = []  # so that identities stay what they are
-        self._paused = False
+        self.paused = False
 
     # --- refusals ---------------------------------------------------------------------------
 
-    def refuse(self, what: str, advice: str = "") -> GraphCaptureError:
+    def refuse(self, what: str, advice: str = "", line: str | None = None) -> GraphCaptureError:
         """Return the error for something that no graph can hold; the capture has failed then."""
-        line = user_line()
+        line = line or user_line()
         where = "" if line is None else f" at {line}"
         error = GraphCaptureError(
             f"[compile] the function {what}{where}, which a graph cannot hold."
@@ -119,15 +119,9 @@ class Recorder:
             self.problem = error
         return error
 
-    @contextmanager
-    def unwatched(self) -> Iterator[None]:
-        """Record operators without looking at what the code reads."""
-        trace = sys.gettrace()
-        sys.settrace(None)
-        try:
-            yield
-        finally:
-            sys.settrace(trace)
+    def unwatched(self) -> _Unwatched:
+        """Return a context in which nobody looks at what the code reads."""
+        return _Unwatched()
 
     # --- inputs and constants ---------------------------------------------------------------
 
@@ -206,17 +200,22 @@ class Recorder:
 
     def call(self, primitive: Primitive, values: list[Any]) -> Any:
         """Answer for an operator on checked arguments."""
-        if self._paused or not self._concerns(values):
+        if self.paused or not self._concerns(values):
             # Tensors that the function made itself, of nothing that changes: computed once.
             return self._plainly(primitive, values)
+        if primitive.schema.namespace is not None:
+            return self._call(primitive, values)
+        with self.unwatched():  # nothing of the user's runs, and a traced interpreter is slow
+            return self._call(primitive, values)
+
+    def _call(self, primitive: Primitive, values: list[Any]) -> Any:
         values, record = self._lifted(primitive, values)
         if isinstance(primitive, CustomPrimitive):
             outs = self._custom(primitive, values)
         else:
             outs = self._record_call(primitive, values)
-        many = outs if type(outs) is tuple else (outs,)
         if record and grad_mode.state.enabled:
-            primitive._record(values, many)
+            primitive._record(values, outs if type(outs) is tuple else (outs,))
         return outs
 
     def _concerns(self, values: list[Any]) -> bool:
@@ -320,12 +319,12 @@ class Recorder:
                     check_writable(t, primitive.schema.qualname)
         fakes: dict[int, Tensor] = {}
         given = [_fake(v, fakes) for v in values]
-        self._paused = True
+        self.paused = True
         recorder, watching.recorder = watching.recorder, None
         try:
             result = primitive._run(given, [], meta=True)
         finally:
-            self._paused, watching.recorder = False, recorder
+            self.paused, watching.recorder = False, recorder
         flat = [] if result is None else list(result) if type(result) is tuple else [result]
         if any(isinstance(r, (list, tuple)) for r in flat):
             raise self.refuse(f"calls {primitive.schema.full_name}, which returns a list")
@@ -389,7 +388,7 @@ class Recorder:
 
     def write(self, primitive: Primitive, values: list[Any]) -> Tensor:
         """Answer for the in-place form of an operator on checked arguments."""
-        if self._paused or not self._concerns(values):
+        if self.paused or not self._concerns(values):
             outer, watching.recorder = watching.recorder, None
             try:
                 return type(primitive).apply_inplace(primitive, tuple(values))
@@ -521,6 +520,16 @@ class Recorder:
 
     # --- tensors made of numbers --------------------------------------------------------------
 
+    def answer(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer for a function that makes a tensor of numbers, `UNANSWERED` for others."""
+        if self.paused:
+            return UNANSWERED
+        if function in _CREATORS:
+            return self.create(function, args, kwargs)
+        if function in _REFUSED:
+            raise self.refuse(_REFUSED[function])
+        return UNANSWERED
+
     def create(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Leave a node for a function that makes a tensor of its arguments."""
         device = kwargs.get("device")
@@ -532,16 +541,16 @@ class Recorder:
                 for x in (v if isinstance(v, (list, tuple)) else (v,))]  # fmt: skip
         if any(isinstance(x, Tensor) for x in flat):
             args, plain = self._without_tensors(function, args, plain)
-        self._paused = True
+        self.paused = True
         recorder, watching.recorder = watching.recorder, None
         try:
             fake = runner(function)(*args, **plain, device="meta")
         finally:
-            self._paused, watching.recorder = False, recorder
+            self.paused, watching.recorder = False, recorder
         node = self.graph.create_node("call_function", function, args, plain)
         spec = spec_of(fake)
         node.meta["val"] = meta_of(spec)
-        if function.__module__ == "tensorplay.random" or function.__name__ in _RANDOM:
+        if function in _RANDOM:
             node.meta["effect"] = True
         line = user_line()
         if line is not None:
@@ -566,7 +575,33 @@ class Recorder:
         return tuple(number(v) for v in args), {k: number(v) for k, v in kwargs.items()}
 
 
-_RANDOM: Final = frozenset({"rand", "randn", "randint", "randperm", "normal"})
+class _Unwatched:
+    """Ends `sys.settrace` for a block."""
+
+    __slots__ = ("_trace",)
+
+    def __enter__(self) -> None:
+        self._trace = sys.gettrace()
+        if self._trace is not None:
+            sys.settrace(None)
+
+    def __exit__(self, *_: object) -> None:
+        if self._trace is not None:
+            sys.settrace(self._trace)
+
+
+_RANDOM: Final[frozenset[Any]] = frozenset(
+    getattr(random, n) for n in ("rand", "randn", "randint", "randperm")
+)
+_CREATORS: Final[frozenset[Any]] = frozenset({
+    *(getattr(_creation, n) for n in ("empty", "zeros", "ones", "full")),
+    *(getattr(_creation, n) for n in ("arange", "linspace", "eye")), _grids.logspace, *_RANDOM,
+})  # fmt: skip
+_REFUSED: Final[dict[Any, str]] = {
+    _creation.from_numpy: "shares the memory of a NumPy array",
+    _creation.from_dlpack: "shares the memory of another library",
+    _grids.frombuffer: "shares the memory of a buffer",
+}
 _QUESTIONS: Final = frozenset(
     {"item", "bool", "int", "float", "complex", "index", "tolist"}
 )  # fmt: skip

@@ -21,8 +21,7 @@ class Event:
     Attributes
     ----------
     kind
-        ``"compile"``, ``"recompile"``, ``"shape"`` (a known program serves new sizes), ``"break"``
-        (not captured), ``"eager"`` or ``"limit"``.
+        ``"compile"``, ``"recompile"``, ``"break"`` (not captured), ``"eager"`` or ``"limit"``.
     reason
         Why.
     seconds
@@ -125,6 +124,8 @@ class CompileReport:
         Calls that they answered.
     eager_calls
         Calls that ran eagerly; `events` says why.
+    shape_seconds
+        What the captures took for which a known program was found.
     details
         The programs.
     events
@@ -136,6 +137,7 @@ class CompileReport:
     shapes: int
     hits: int
     eager_calls: int
+    shape_seconds: float
     details: tuple[ProgramReport, ...]
     events: tuple[Event, ...]
 

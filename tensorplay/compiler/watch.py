@@ -72,7 +72,7 @@ class Guard:
 class Watch:
     """Finds what one run reads."""
 
-    def __init__(self, fail: Callable[[str], GraphCaptureError]) -> None:
+    def __init__(self, fail: Callable[..., GraphCaptureError]) -> None:
         self.fail = fail
         self.guards: dict[Any, Guard] = {}
         #: Tensors from outside, by identity, each with the guard that finds it, if one does.
@@ -131,11 +131,8 @@ class Watch:
                 return  # made inside of the function
         if change.what.endswith("enclosing function") and not self._functions.get(code):
             return  # the enclosing function is captured, too
-        raise self.fail(
-            f"{change.what} {change.name!r} at {self._where(code, change.line)}"
-            if change.name
-            else f"{change.what} at {self._where(code, change.line)}"
-        )
+        what = f"{change.what} {change.name!r}" if change.name else change.what
+        raise self.fail(what, line=self._where(code, change.line))
 
     def _read(self, reading: Reading, frame: types.FrameType, values: Any) -> None:
         name, kind = reading.name, reading.kind
@@ -151,7 +148,7 @@ class Watch:
         elif kind == "import":
             value = sys.modules.get(name)
             if value is None:
-                raise self.fail(f"imports {name!r} for the first time at {where}")
+                raise self.fail(f"imports {name!r} for the first time", line=where)
         else:
             if name not in values:
                 return
@@ -186,8 +183,8 @@ class Watch:
             if len(self._functions.get(code, [])) > len(known):
                 return self._free(frame, name, value)
             raise self.fail(
-                f"reads the variable {name!r} of an enclosing function at "
-                f"{self._where(code, code.co_firstlineno)}, whose place is not known"
+                f"reads the variable {name!r} of an enclosing function, whose place is not known,",
+                line=self._where(code, code.co_firstlineno),
             )
         return value if id(value) in self._outer or name == "__class__" else _MISSING
 
@@ -278,7 +275,7 @@ class Watch:
     def _judge_value(self, value: Any, text: str, where: str) -> bool:
         problem = refused_call(value)
         if problem is not None:
-            raise self.fail(f"uses {text}, {problem}, at {where}")
+            raise self.fail(f"uses {text}, {problem},", line=where)
         return True
 
     def escape(self, value: Any, text: str, where: str) -> None:
@@ -293,7 +290,9 @@ class Watch:
         self._outer_object(value)
         self._seen.add(id(value))
         if len(self._seen) > MOST_OBJECTS:
-            raise self.fail(f"reads more than {MOST_OBJECTS} objects, by way of {text} at {where}")
+            raise self.fail(
+                f"reads more than {MOST_OBJECTS} objects, by way of {text},", line=where
+            )
         self._judge_value(value, text, where)
         if isinstance(value, (types.FunctionType, functools.partial, types.MethodType)):
             self._function(value, text, where)
@@ -305,7 +304,7 @@ class Watch:
                 self._objects.append(value)
         elif isinstance(value, np.ndarray):
             if value.nbytes > MOST_BYTES or value.dtype.hasobject:
-                raise self.fail(f"reads the NumPy array {text} at {where}")
+                raise self.fail(f"reads the NumPy array {text}", line=where)
             self._add("content", value, None, (value.shape, value.dtype, value.tobytes()), text)
         elif isinstance(value, types.BuiltinFunctionType) and value in _REFLECTION:
             self._all_names = True
@@ -316,11 +315,11 @@ class Watch:
 
     def _object(self, value: Any, text: str, where: str) -> None:
         if isinstance(value, (types.GeneratorType, types.CoroutineType)):
-            raise self.fail(f"uses the generator {text} at {where}")
+            raise self.fail(f"uses the generator {text}", line=where)
         if not (hasattr(value, "__dict__") or hasattr(type(value), "__slots__")):
             raise self.fail(
-                f"uses {text}, of type {type(value).__name__}, whose state no guard can watch, at "
-                f"{where}"
+                f"uses {text}, of type {type(value).__name__}, whose state no guard can watch,",
+                line=where,
             )
         self._objects.append(value)
         if self._all_names:

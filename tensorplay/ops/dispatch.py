@@ -16,7 +16,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tensorplay._detours import Detour, enter, leave
+from tensorplay._detours import Detour, detours, enter, leave, watching
 from tensorplay._device import device
 from tensorplay._dtype import dtype
 from tensorplay._methods import TensorMethods, attach
@@ -295,6 +295,10 @@ def overridable_method(function: FunctionT) -> FunctionT:
 def _asking(function: FunctionT, run: Callable[..., Any]) -> FunctionT:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if detours and watching.recorder is not None:
+            answer = watching.recorder.answer(wrapper, args, kwargs)
+            if answer is not UNANSWERED:
+                return answer
         if protocol.on:
             relevant = (*args, *kwargs.values())
             return redirect(wrapper, lambda: run(*args, **kwargs), relevant, args, kwargs)
