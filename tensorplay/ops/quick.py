@@ -20,7 +20,7 @@ import numpy as np
 from tensorplay import _dtype, _native
 from tensorplay._detours import detours
 from tensorplay._quiet import quietly
-from tensorplay._tensor import InferenceCounter, Tensor, VersionCounter
+from tensorplay._tensor import Tensor, VersionCounter
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.graph import Edge, Node, next_number
 from tensorplay.autograd.saved_tensors import INFERENCE_SAVED
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.primitive import Primitive
 
-__all__ = ["quick_call", "quick_special", "quick_write"]
+__all__ = ["COMPILED", "quick_call", "quick_special", "quick_special_write", "quick_write"]
 
 FLOAT32: Final = _dtype.float32
 FLOAT64: Final = _dtype.float64
@@ -48,47 +48,167 @@ _tuple: Final = tuple.__new__
 _REFUSED: Final = (TypeError, ValueError, IndexError, OverflowError, RuntimeError)
 
 if _native.core is not None:
+    _numbers: Any = next_number
     _native.core.set_layout(
         *(Tensor, VersionCounter, Node, PrimitiveNode, Edge),
-        *(next_number.__self__, grad_mode.state, detours),
+        *(_numbers.__self__, grad_mode.state, detours),
     )
 
 
-def quick_call(primitive: Primitive) -> Callable[..., Any] | None:
+# Whether the extension makes the short ways; those of this module are then for comparison.
+COMPILED: Final = _native.core is not None
+
+
+def quick_call(primitive: Primitive, *, compiled: bool = COMPILED) -> Callable[..., Any] | None:
     """Return the short way of `primitive`, None if its declaration gives none."""
+    kind = _kind_of(primitive)
+    return None if kind is None else _make(kind, primitive, compiled=compiled)
+
+
+def quick_write(primitive: Primitive, *, compiled: bool = COMPILED) -> Callable[..., Any] | None:
+    """Return the short way of the in-place form of an elementwise function of two operands.
+
+    It takes all arguments; those after the operands must be plain numbers.
+    """
+    if primitive.ufunc is None or _kind_of(primitive) != "two":
+        return None
+    return _make("write", primitive, compiled=compiled)
+
+
+def quick_special(
+    operator: Any,
+    miss: Callable[..., Any],
+    *,
+    reflected: bool = False,
+    compiled: bool = COMPILED,
+) -> Any:
+    """Return a special method of one or two operands that calls `miss` for the less common calls.
+
+    It is `miss` itself if the operator has no short way. If `reflected` the second operand comes
+    first.
+    """
+    kind = _kind_of(operator) if getattr(operator, "plan", ()) else None
+    return miss if kind is None else _make(kind, operator, miss, swaps=reflected, compiled=compiled)
+
+
+def quick_special_write(
+    operator: Any, miss: Callable[..., Any], *, compiled: bool = COMPILED
+) -> Any:
+    """Return the special method that writes into its first operand."""
+    if operator._short_write is None:
+        return miss
+    return _make("write", operator, miss, compiled=compiled)
+
+
+def _kind_of(primitive: Primitive) -> str | None:
+    """Return which of the ways below the declaration gives, None for none."""
+    kinds = [kind for _, kind, _ in primitive.plan]
     if primitive.ufunc is not None:
-        operands = sum(kind == TENSOR for _, kind, _ in primitive.plan)
-        return (
-            _of_arguments(primitive, primitive.ufunc, elementwise=True)
-            if operands == 1
-            else _of_two(primitive, primitive.ufunc, _miss, elementwise=True)
-        )
+        return "arguments" if kinds.count(TENSOR) == 1 else "two"
     if primitive.quick is None:
         return None
-    if all(kind == TENSOR for _, kind, _ in primitive.plan) and len(primitive.plan) == 2:
-        return _of_two(primitive, primitive.quick, _miss, elementwise=False)
-    if primitive.view and primitive.vjp is not None:
-        return _of_view(primitive, primitive.quick)
-    return _of_arguments(primitive, primitive.quick, elementwise=False)
+    if kinds == [TENSOR, TENSOR]:
+        return "two"
+    return "view" if primitive.view and primitive.vjp is not None else "arguments"
+
+
+def _make(
+    kind: str,
+    primitive: Primitive,
+    miss: Callable[..., Any] | None = None,
+    *,
+    swaps: bool = False,
+    compiled: bool,
+) -> Callable[..., Any]:
+    """Return a short way that returns ``miss(*args)`` for other calls, or None."""
+    function: Any = primitive.quick if primitive.ufunc is None else primitive.ufunc
+    elementwise = primitive.ufunc is not None
+    if compiled:
+        return _compiled(kind, primitive, function, miss, elementwise=elementwise, swaps=swaps)
+    if kind == "two":
+        if not swaps:
+            return _of_two(primitive, function, miss or _miss, elementwise=elementwise)
+        short = _of_two(primitive, function, _miss, elementwise=elementwise)
+    elif kind == "view":
+        short = _of_view(primitive, function)
+    elif kind == "write":
+        short = _of_write(primitive, function)
+    else:
+        short = _of_arguments(primitive, function, elementwise=elementwise)
+    if miss is None:
+        return short
+    rest = _defaults_after(primitive, 2) if kind == "write" else ()
+    return _swapped(short, miss) if swaps else _or_else(short, miss, rest)
+
+
+def _swapped(short: Callable[..., Any], miss: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, other: Any) -> Any:
+        result = short(other, self)
+        return miss(self, other) if result is None else result
+
+    return call
+
+
+def _or_else(
+    short: Callable[..., Any], miss: Callable[..., Any], rest: tuple[Any, ...]
+) -> Callable[..., Any]:
+    def call(self: Any, *others: Any) -> Any:
+        result = short(self, *others, *rest)
+        return miss(self, *others) if result is None else result
+
+    return call
+
+
+def _compiled(
+    kind: str,
+    primitive: Primitive,
+    function: Callable[..., Any],
+    miss: Callable[..., Any] | None,
+    *,
+    elementwise: bool,
+    swaps: bool,
+) -> Callable[..., Any]:
+    """Return the short way that the extension makes of the same facts."""
+    operands = 2 if kind in {"two", "write"} else 1
+    defaults = _defaults_after(primitive, operands)
+    # Of a view by a key, the key stands for all other arguments.
+    others = [extra for *_, extra in primitive.plan[operands:]]
+    wanted = range(4) if operands == 2 else (1,)
+    made: Callable[..., Any] = _native.core.short_way(
+        kind,
+        primitive,
+        function,
+        compiled=primitive.name if primitive.schema.namespace is None else "",
+        miss=miss,
+        defaults=defaults,
+        plain=(*[None] * operands, *defaults),
+        converters=(None,) if primitive.complete is not None else tuple(others),
+        again=primitive.replay if kind == "view" else primitive.impl,
+        saves=tuple(_save_bits(primitive, needs, operands) for needs in wanted),
+        elementwise=elementwise,
+        differentiable=primitive.vjp is not None,
+        casts=elementwise and not isinstance(function, np.ufunc),
+        shortened=primitive.complete is not None,
+        swaps=swaps,
+    )
+    if miss is not None:
+        made.__wrapped__ = miss  # type: ignore[attr-defined]  # which has the signature
+    return made
+
+
+def _save_bits(primitive: Primitive, needs: int, operands: int) -> int:
+    """Return what is saved as bits: 1 and 2 for the operands, 4 for the result."""
+    *early, late = _what_to_save(primitive, tuple(bool(needs >> i & 1) for i in range(operands)))
+    return sum(saved << i for i, saved in enumerate(early)) | late << 2
+
+
+def _defaults_after(primitive: Primitive, operands: int) -> tuple[Any, ...]:
+    others = primitive.schema.arguments[operands:]
+    return tuple(primitive._defaults.get(a.name, ...) for a in others)
 
 
 def _miss(*_: Any) -> None:
     """Say that a call is none of the commonest."""
-
-
-def quick_special(primitive: Any, miss: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return a special method of two operands that calls `miss` for all but the commonest calls.
-
-    None if the operator has no short way of that kind.
-    """
-    tensors = [kind == TENSOR for _, kind, _ in getattr(primitive, "plan", ())]
-    if sum(tensors) != 2 or not all(tensors[:2]):
-        return None
-    if primitive.ufunc is not None:
-        return _of_two(primitive, primitive.ufunc, miss, elementwise=True)
-    if primitive.quick is not None and len(tensors) == 2:
-        return _of_two(primitive, primitive.quick, miss, elementwise=False)
-    return None
 
 
 def _what_to_save(primitive: Primitive, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -109,6 +229,13 @@ def _versions(args: tuple[Any, ...]) -> Any:
             version = 0 if value._counter is None else value._counter.value
         found.append(version)
     return tuple(found) if any(found) else 0
+
+
+if COMPILED:
+    _native.core.set_short_ways(
+        *((FLOAT32, FLOAT64), quietly, _versions),
+        *((FIRST_IS_NUMBER, SECOND_IS_NUMBER), MOST_OF_A_SMALL_SUM),
+    )
 
 
 # Arrays for the numbers that came by, as NumPy takes twice as long with a number.
@@ -142,7 +269,7 @@ def _of_two(  # noqa: C901 - of what it returns
     """
     mode, ndarray = grad_mode.state, np.ndarray
     differentiable = primitive.vjp is not None
-    rest = tuple(primitive._defaults[a.name] for a in primitive.schema.arguments[2:])
+    rest = _defaults_after(primitive, 2)
     plain = (None, None, *rest)
     saves = [_what_to_save(primitive, (bool(n & 1), bool(n & 2))) for n in range(4)]
 
@@ -261,7 +388,7 @@ def _of_view(  # noqa: C901 - of what it returns
     mode, ndarray = grad_mode.state, np.ndarray
     again, shortened = primitive.replay, primitive.complete is not None
 
-    def call(x: Any, *rest: Any) -> Tensor | None:
+    def call(x: Any, *rest: Any) -> Tensor | None:  # noqa: C901 - written out for speed
         if x.__class__ is not Tensor or detours:
             return None
         d = x._dtype
@@ -279,14 +406,16 @@ def _of_view(  # noqa: C901 - of what it returns
         if found is None:
             return None
         result, rest = found
+        if result is array:  # a view is an object of its own
+            result = array.view()
         memory = result.base
         if memory is not array and (memory is None or memory is not array.base):
             return None  # a copy, or one that only a closer look can tell from a view
         counter = x._counter
         if counter is None:
             counter = x._shared_counter()
-        elif counter.__class__ is InferenceCounter:
-            return None
+        elif counter.__class__ is not VersionCounter:
+            return None  # that of an inference tensor, or of one that moved
         out = _new()
         out._array = result
         out._dtype = d
@@ -339,7 +468,7 @@ def _of_arguments(  # noqa: C901 - of what it returns
     """
     mode, ndarray = grad_mode.state, np.ndarray
     differentiable = primitive.vjp is not None
-    defaults = tuple(primitive._defaults.get(a.name, ...) for a in primitive.schema.arguments[1:])
+    defaults = _defaults_after(primitive, 1)
     save_x, save_out = _what_to_save(primitive, (True,))
     convert = [extra for _, _, extra in primitive.plan[1:]]
     reduce = primitive.reduce
@@ -421,18 +550,11 @@ def _of_arguments(  # noqa: C901 - of what it returns
     return call
 
 
-def quick_write(  # noqa: C901 - of what it returns
-    primitive: Primitive,
-) -> Callable[..., Any] | None:
-    """Return the short way of the in-place form of an elementwise function of two operands.
-
-    It takes all arguments; those after the operands must be plain numbers.
-    """
-    ufunc, impl = primitive.ufunc, primitive.impl
-    if ufunc is None or sum(kind == TENSOR for _, kind, _ in primitive.plan) != 2:
-        return None
+def _of_write(primitive: Primitive, ufunc: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the short way of the in-place form of a function of two operands."""
+    impl = primitive.impl
     mode, ndarray = grad_mode.state, np.ndarray
-    defaults = tuple(primitive._defaults[a.name] for a in primitive.schema.arguments[2:])
+    defaults = _defaults_after(primitive, 2)
 
     def call(x: Any, y: Any, *rest: Any) -> Tensor | None:
         if x.__class__ is not Tensor or detours or x._base is not None or x._tangent is not None:
@@ -459,11 +581,11 @@ def quick_write(  # noqa: C901 - of what it returns
         counter = x._counter
         if counter is None:
             counter = x._shared_counter()
-        elif counter.__class__ is InferenceCounter:
-            return None
+        elif counter.__class__ is not VersionCounter:
+            return None  # that of an inference tensor, or of one that moved
         try:
             if rest == defaults:
-                quietly(ufunc, target, value, target)
+                quietly(ufunc, target, value, out=target)
             else:
                 for number in rest:
                     if number.__class__ is not float and number.__class__ is not int:

@@ -15,11 +15,9 @@ from tensorplay.ops.dispatch import (
     has_override,
     protocol,
 )
-from tensorplay.ops.quick import quick_special
+from tensorplay.ops.quick import quick_special, quick_special_write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tensorplay.ops.operator import Operator
 
 __all__ = ["make_special"]
@@ -41,7 +39,7 @@ def make_special(operator: Operator, name: str) -> Any:
         special = _plain(operator, name, public)
     special.__name__ = name
     special.__qualname__ = f"Tensor.{name}"
-    special.overridable = True  # type: ignore[attr-defined]
+    special.overridable = True
     return special
 
 
@@ -49,21 +47,16 @@ def _rest(operator: Operator) -> tuple[Any, ...]:
     return tuple(operator._defaults.get(a.name) for a in operator.schema.arguments[2:])
 
 
-def _unary(operator: Operator, public: Any) -> Callable[..., Any]:
-    short = operator._short or (lambda *_: None)
-
+def _unary(operator: Operator, public: Any) -> Any:
     def special(self: Tensor) -> Any:
-        result = short(self)
-        if result is not None:
-            return result
         if protocol.on:
             return operator.redirect(public, operator.apply, (self,))
         return operator.apply((self,))
 
-    return special
+    return quick_special(operator, special)
 
 
-def _plain(operator: Operator, name: str, public: Any) -> Callable[..., Any]:
+def _plain(operator: Operator, name: str, public: Any) -> Any:
     rest = _rest(operator)
     reflected = f"__r{name[2:]}"
 
@@ -74,42 +67,34 @@ def _plain(operator: Operator, name: str, public: Any) -> Callable[..., Any]:
             return operator.redirect(public, operator.apply, (self, other, *rest))
         return operator.apply((self, other, *rest))
 
-    return quick_special(operator, special) or special
+    return quick_special(operator, special)
 
 
-def _reflected(operator: Operator, name: str, public: Any) -> Callable[..., Any]:
-    short = operator._short or (lambda *_: None)
+def _reflected(operator: Operator, name: str, public: Any) -> Any:
     rest = _rest(operator)
 
     def special(self: Tensor, other: Any) -> Any:
-        result = short(other, self)
-        if result is not None:
-            return result
         if not isinstance(other, OPERAND):
             return _foreign(operator, public, (other, self, *rest), other, "")
         if protocol.on:
             return operator.redirect(public, operator.apply, (other, self, *rest))
         return operator.apply((other, self, *rest))
 
-    return special
+    return quick_special(operator, special, reflected=True)
 
 
-def _inplace(operator: Operator, name: str, public: Any) -> Callable[..., Any]:
-    short = operator._short_write or (lambda *_: None)
+def _inplace(operator: Operator, name: str, public: Any) -> Any:
     rest = _rest(operator)
     reflected = f"__r{name[3:]}"
 
     def special(self: Tensor, other: Any) -> Any:
-        result = short(self, other, *rest)
-        if result is not None:
-            return result
         if not isinstance(other, OPERAND):
             return _foreign(operator, public, (self, other, *rest), other, reflected)
         if protocol.on:
             return operator.redirect(public, operator.apply_inplace, (self, other, *rest))
         return operator.apply_inplace((self, other, *rest))
 
-    return special
+    return quick_special_write(operator, special)
 
 
 def _foreign(

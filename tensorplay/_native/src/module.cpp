@@ -55,6 +55,11 @@ PyMethodDef methods[] = {
      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(backward_plainly)), METH_FASTCALL,
      "backward_plainly(tensor, gradient, retain_graph): run a reverse pass from one tensor and "
      "return True; False, before anything changed, if it is Python's."},
+    {"set_short_ways", set_short_ways, METH_VARARGS,
+     "set_short_ways(types, quietly, versions, patterns, most): say what the short ways share."},
+    {"short_way", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(short_way)),
+     METH_VARARGS | METH_KEYWORDS,
+     "short_way(kind, primitive, function, *, ...): return the short way of an operator."},
     {"allocator_address", allocator_address, METH_NOARGS,
      "Address of the allocator, as the engine's environment takes it."},
     {"park_threads_at_exit", park_threads_at_exit, METH_NOARGS,
@@ -81,8 +86,7 @@ PyMODINIT_FUNC PyInit__core() {
   PyObject* capsule = PyCapsule_New(&table, "dlpack_exchange_api", nullptr);
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
       !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
-      !prepare_operator_call(module) ||
-      capsule == nullptr ||
+      !prepare_operator_call(module) || !prepare_short_ways(module) || capsule == nullptr ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);
     Py_DECREF(module);

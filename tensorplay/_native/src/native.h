@@ -33,4 +33,9 @@ bool prepare_call_base(PyObject* module);
 bool interpreter_is_gone();
 PyObject* park_threads_at_exit(PyObject* module, PyObject* args);
 
+// quick_type.cpp: the short ways of small calls.
+PyObject* set_short_ways(PyObject* module, PyObject* args);
+PyObject* short_way(PyObject* module, PyObject* args, PyObject* kwargs);
+bool prepare_short_ways(PyObject* module);
+
 }  // namespace tensorplay
