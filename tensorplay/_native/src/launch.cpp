@@ -299,6 +299,26 @@ void order_of(const std::vector<PyArrayObject*>& arrays, const std::vector<Opera
   }
 }
 
+// Whether two arrays share memory in another way than as the same elements at the same places.
+bool overlaps(PyArrayObject* a, PyArrayObject* b) {
+  const char *low[2], *high[2];
+  bool same = PyArray_BYTES(a) == PyArray_BYTES(b) && PyArray_NDIM(a) == PyArray_NDIM(b);
+  int number = 0;
+  for (PyArrayObject* x : {a, b}) {
+    const char* start = PyArray_BYTES(x);
+    const char* end = start + PyArray_ITEMSIZE(x);
+    for (int d = 0; d < PyArray_NDIM(x); ++d) {
+      npy_intp reach = PyArray_STRIDE(x, d) * (PyArray_DIM(x, d) - 1);
+      (reach < 0 ? start : end) += reach;
+      same = same && PyArray_DIM(a, d) == PyArray_DIM(b, d) &&
+             (PyArray_DIM(a, d) == 1 || PyArray_STRIDE(a, d) == PyArray_STRIDE(b, d));
+    }
+    low[number] = start;
+    high[number++] = end;
+  }
+  return !same && low[0] < high[1] && low[1] < high[0];
+}
+
 PyObject* call_loop(PyObject* object, PyObject* const* args, Py_ssize_t given) {
   auto& self = *reinterpret_cast<LoopCall*>(object);
   const auto& inputs = *self.inputs;
@@ -379,6 +399,8 @@ PyObject* call_loop(PyObject* object, PyObject* const* args, Py_ssize_t given) {
       bool fits = PyArray_NDIM(a) == count && PyArray_ISWRITEABLE(a) &&
                   PyArray_DESCR(a)->type_num == out->type->type_num;
       for (int d = 0; fits && d < count; ++d) fits = PyArray_DIM(a, d) == size[d];
+      for (size_t j = 0; fits && j < inputs.size(); ++j) fits = !overlaps(a, arrays[j]);
+      for (PyArrayObject* before : written) fits = fits && before != a && !overlaps(a, before);
       if (!fits) return fail();
       written.push_back(a);
       continue;

@@ -6,7 +6,7 @@ import itertools
 import linecache
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tensorplay._tensor import Tensor, wrap
@@ -31,6 +31,7 @@ _LIBRARY: Final = frozenset((
     "_slice", "narrow", "as_strided", "_as_strided", "diagonal", "unbind", "flatten",
     "unflatten", "movedim", "getitem", "write", "copy",
 ))  # fmt: skip
+_UNNAMED: Final = "unnamed__"
 _numbers = itertools.count()
 
 
@@ -126,7 +127,7 @@ def cpp(
                 "Write strict_native=False to run them there."
             )
             raise RuntimeError(message)
-    libraries = _libraries(plan.kernels)
+    libraries = _libraries(list(plan.kernels.values()))
     run, code = plan.function(libraries)
     sources = tuple(dict.fromkeys(source for source, _ in libraries.values()))
     built = [library for _, library in libraries.values()]
@@ -174,13 +175,11 @@ class _Plan:
         self.order = self._order(found.groups)
         self.direct = self._direct_writes()
         self.steps: dict[int, _Step] = {}
-        self.kernels: list[Kernel] = []
+        self.kernels: dict[str, Kernel] = {}  # by their source without a name
         names: dict[str, int] = {}
         for unit in self.order:
             if isinstance(unit, Group):
-                step = self._step(unit, names)
-                self.steps[id(unit)] = step
-                self.kernels.append(step.kernel)
+                self.steps[id(unit)] = self._step(unit, names)
 
     # --- order ------------------------------------------------------------------------------------
 
@@ -254,13 +253,14 @@ class _Plan:
         ]
         outputs += direct
         loop, operands = build_loop(group, [n for n, _ in outputs])
-        name = self._kernel_name(group, names)
-        kernel = generate(name, loop)
+        whole = group.inner == len(group.space)
+        kernel = generate(_UNNAMED, loop, whole=whole)
         if kernel.partial:  # the outputs of its rows come first
             order = sorted(range(len(outputs)), key=lambda i: loop.outputs[i][1].per_row)
             outputs = [outputs[i] for i in order]
             loop.outputs = [loop.outputs[i] for i in order]
-            kernel = generate(name, loop)
+            kernel = generate(_UNNAMED, loop, whole=whole)
+        kernel = self._named(kernel, group, names)
         inner = -1 if group.inner is None or kernel.partial else group.inner
         shape = Shape(
             inner,
@@ -269,6 +269,16 @@ class _Plan:
             _cost(loop),
         )
         return _Step(group, kernel, shape, tuple(operands), tuple(outputs))
+
+    def _named(self, kernel: Kernel, group: Group, names: dict[str, int]) -> Kernel:
+        """Return the kernel with a name: that of an equal one if there is one."""
+        found = self.kernels.get(kernel.source)
+        if found is None:
+            name = self._kernel_name(group, names)
+            source = kernel.source.replace(_UNNAMED, name)
+            found = self.kernels[kernel.source] = replace(kernel, name=name, source=source)
+        # Numbers are no part of the source.
+        return replace(found, numbers=kernel.numbers)
 
     @staticmethod
     def _leaves(node: Node, group: Group, besides: set[Node]) -> bool:

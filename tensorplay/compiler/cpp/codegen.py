@@ -76,14 +76,25 @@ def translation_unit(kernels: tuple[Kernel, ...]) -> str:
     )
 
 
-def generate(name: str, loop: Loop) -> Kernel:
-    """Return the kernel of a loop."""
-    return _Writer(name, loop).kernel()
+def generate(name: str, loop: Loop, *, whole: bool = False) -> Kernel:
+    """Return the kernel of a loop.
+
+    Parameters
+    ----------
+    name
+        Of the function.
+    loop
+        What it computes.
+    whole
+        Whether a row is everything, so that it is cut into pieces where that can be done.
+    """
+    return _Writer(name, loop, whole).kernel()
 
 
 class _Writer:
-    def __init__(self, name: str, loop: Loop) -> None:
+    def __init__(self, name: str, loop: Loop, whole: bool) -> None:
         self.name = name
+        self.whole = whole
         self.loop = loop
         self.needed = _needed([value for value, _ in loop.outputs])
         values = [v for v in loop.values if v in self.needed]
@@ -152,7 +163,8 @@ class _Writer:
     def _is_partial(self) -> bool:
         """Tell whether rows may be cut: one level of reductions, and nothing stored needs them."""
         return (
-            bool(self.reductions)
+            self.whole
+            and bool(self.reductions)
             and self.last == 0
             and all(v.level == 0 for v, o in self.loop.outputs if not o.per_row)
             and not any(v.kind == "count" for v in _needed(self._targets(0)))
