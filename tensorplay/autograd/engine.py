@@ -159,10 +159,16 @@ def check_gradient(
         complex and the tensor is real.
     """
     if not isinstance(grad, Tensor):
-        message = f"{where}: expected Variable or None (got {type(grad).__name__})."
+        message = (
+            f"{where}: expected Variable or None (got {type(grad).__name__}). Return a tensor, or "
+            "None where there is no gradient."
+        )
         raise InvalidGradientTypeError(message, "type")
     if device is not None and grad.device != device:
-        message = f"{where} - expected a gradient on device {device}, got one on {grad.device}."
+        message = (
+            f"{where} - expected a gradient on device {device}, got one on {grad.device}. Write "
+            f"grad.to('{device}')."
+        )
         raise InvalidGradientError(message, "device")
     if grad._dtype.is_complex and not spec.dtype.is_complex and not takes_real_part:
         message = (
@@ -176,7 +182,7 @@ def check_gradient(
         if lead < 0 or any(b not in (1, a) for a, b in zip(shape[lead:], spec.shape, strict=True)):
             message = (
                 f"{where} - got {list(shape)} but expected shape compatible with "
-                f"{list(spec.shape)}."
+                f"{list(spec.shape)}. Return one of that shape, or one that it broadcasts to."
             )
             raise InvalidGradientError(message, "size")
         grad = grad.sum_to_size(spec.shape)
@@ -572,7 +578,8 @@ def _checked(
 
 
 def _invalid(node: Node, number: int) -> str:
-    return f"Function {node.name()} returned an invalid gradient at index {number}"
+    place = node.place(number)
+    return f"{place}Function {node.name()} returned an invalid gradient at index {number}"
 
 
 # --- the pass in the extension (`_native/src/engine.h`) -----------------------------------------

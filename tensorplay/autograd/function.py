@@ -124,6 +124,22 @@ class Function:
         return output
 
     @classmethod
+    def _node_name(cls) -> str:
+        """Return what the node of a call is called."""
+        return f"{cls.__name__}Backward"
+
+    @classmethod
+    def _node_place(cls, number: int, count: int) -> tuple[str, str]:  # noqa: ARG003 - of lists
+        """Return the name of the class, and that of an argument of `forward`."""
+        parameters = list(_signature(cls.forward)[0].parameters.values())
+        if cls.setup_context is Function.setup_context:
+            parameters = parameters[1:]  # ctx
+        named = number < len(parameters) and all(
+            p.kind is not p.VAR_POSITIONAL for p in parameters[: number + 1]
+        )
+        return cls.__name__, parameters[number].name if named else f"inputs[{number}]"
+
+    @classmethod
     def _formula(cls) -> Callable[..., Any]:
         return cls.vjp if cls.backward is Function.backward else cls.backward
 

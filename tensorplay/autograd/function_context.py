@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -272,13 +272,23 @@ class ComputedInForward(Node):
         raise RuntimeError(self._message)
 
 
+class Maker(Protocol):
+    """What was called: it knows what people call its node and the inputs of that."""
+
+    def _node_name(self) -> str:
+        """Return the name of the node, such as ``CubeBackward``."""
+
+    def _node_place(self, number: int, count: int) -> tuple[str, str]:
+        """Return the operator and the argument that is input `number` of `count`."""
+
+
 class FunctionNode(Node):
     """Node of a joint backward formula: one call gives the gradients of all inputs.
 
     Parameters
     ----------
-    name
-        Name shown to people, or the class that it is made of when somebody asks.
+    maker
+        The operator or class that was called.
     ctx
         The filled context.
     formula
@@ -289,7 +299,7 @@ class FunctionNode(Node):
         How many of them the caller wrote; the rest are defaults, and need no entry in the result.
     """
 
-    __slots__ = ("_ctx", "_name", "formula", "given", "zeros")
+    __slots__ = ("_ctx", "_maker", "formula", "given", "zeros")
 
     _ctx: FunctionContext | tuple[Any, ...]  # or `needs_input_grad`, until somebody asks for it
 
@@ -298,14 +308,14 @@ class FunctionNode(Node):
 
     def __init__(
         self,
-        name: str | type[Any],
+        maker: Maker,
         ctx: FunctionContext,
         formula: Callable[..., Any],
         inputs: Sequence[Any],
         given: int | None = None,
     ) -> None:
         super().__init__([source_of(x) for x in inputs])
-        self._name = name
+        self._maker = maker
         self._ctx = ctx
         self.formula = formula
         self.given = len(inputs) if given is None else given
@@ -326,8 +336,12 @@ class FunctionNode(Node):
 
     def name(self) -> str:
         """Return the name shown to people."""
-        name = self._name
-        return name if isinstance(name, str) else f"{name.__name__}Backward"
+        return self._maker._node_name()
+
+    def place(self, number: int) -> str:
+        """Return operator and argument of an input, as errors begin."""
+        operator, argument = self._maker._node_place(number, len(self._sources))
+        return f"[{operator}] argument '{argument}': "
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -375,9 +389,11 @@ class FunctionNode(Node):
         if len(results) == count and not any(s is None for s in sources):
             return list(results)  # one for each, and all are wanted
         if len(results) < self.given or any(x is not None for x in results[count:]):
+            operator, _ = self._maker._node_place(0, count)
             message = (
-                f"function {self.name()} returned an incorrect number of gradients "
-                f"(expected {self.given}, got {len(results)})"
+                f"[{operator}] function {self.name()} returned an incorrect number of gradients "
+                f"(expected {self.given}, got {len(results)}). Return one per argument, None "
+                "where there is none."
             )
             raise RuntimeError(message)
         padded = [*results[:count], *[None] * (count - len(results))]
@@ -401,7 +417,7 @@ NO_ZEROS: dict[int, Spec] = {}
 
 
 def _record_call(
-    name: str | type[Any],
+    maker: Maker,
     ctx: FunctionContext | None,
     formula: Callable[..., Any],
     inputs: tuple[Any, ...],
@@ -412,7 +428,7 @@ def _record_call(
     Without `ctx` nobody fills the context, which is made when somebody asks for it.
     """
     needs = tuple([x.__class__ is Tensor and x._requires_grad for x in inputs])
-    node = FunctionNode(name, FunctionContext(needs) if ctx is None else ctx, formula, inputs)
+    node = FunctionNode(maker, FunctionContext(needs) if ctx is None else ctx, formula, inputs)
     record_one(node, output)
 
 

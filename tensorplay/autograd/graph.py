@@ -159,6 +159,10 @@ class Node:
         """Return the name shown to people, such as ``MulBackward``."""
         return type(self).__name__
 
+    def place(self, number: int) -> str:
+        """Return operator and argument of an input, as errors begin; empty where none are known."""
+        return ""
+
     def apply(self, grads: Grads, needed: Sequence[bool]) -> Sequence[Tensor | None]:
         """Return one gradient, or None, per edge; those not `needed` may be None.
 

@@ -167,7 +167,10 @@ class CopySlices(Node):
         if needed[position]:
             replaced = results[position]
             if replaced is not None:
-                where = f"Function {self.inner.name()} returned an invalid gradient at index"
+                where = (
+                    f"{self.inner.place(position)}Function {self.inner.name()} returned an "
+                    "invalid gradient at index"
+                )
                 spec = Spec(inside._array.shape, inside._dtype)
                 replaced = check_gradient(
                     replaced,

@@ -43,7 +43,6 @@ class CustomPrimitive(Primitive):
         super().__init__(str(schema), doc, self._on_arrays, rule=self._on_specs, method=False)
         self.qualname = schema.full_name
         arguments = self.schema.arguments
-        self._node_name = node_name(self.name)
         self.positional = sum(not a.kwarg_only for a in arguments)
         # Lists of numbers reach the kernel as lists, those of a declared size as tuples.
         self._lists = [
@@ -155,6 +154,25 @@ class CustomPrimitive(Primitive):
 
     # --- gradients --------------------------------------------------------------------------
 
+    def _node_name(self) -> str:
+        """Return what the node of a call is called."""
+        return node_name(self.name)
+
+    def _node_place(self, number: int, count: int) -> tuple[str, str]:
+        """Return the operator and the argument that is input `number` of `count` flat ones."""
+        arguments = self.schema.arguments
+        lists = [i for i, (_, kind, _) in enumerate(self.plan) if kind == TENSOR_LIST]
+        if not lists:
+            return self.qualname, arguments[number].name
+        first, members = lists[0], count - len(arguments) + 1
+        if number < first:
+            return self.qualname, arguments[number].name
+        if len(lists) > 1:  # whose lengths are not known here
+            return self.qualname, f"inputs[{number}]"
+        if number < first + members:
+            return self.qualname, f"{arguments[first].name}[{number - first}]"
+        return self.qualname, arguments[number - members + 1].name
+
     def _needs(self, values: list[Any], wanted: Callable[[Tensor], bool]) -> list[Any]:
         """Tell for each argument, nested as the arguments are, whether a gradient is wanted."""
         return [
@@ -228,12 +246,12 @@ class CustomPrimitive(Primitive):
             return
         formula = self._no_formula if gradient is None else self._formula(gradient)
         if gradient is None or gradient.setup_context is None:
-            record_call(self._node_name, None, formula, args, out)
+            record_call(self, None, formula, args, out)
             return
         ctx = FunctionContext(tuple([x.__class__ is Tensor and x._requires_grad for x in args]))
         with grad_mode.no_grad():
             gradient.setup_context(ctx, args, out)
-        record_call(self._node_name, ctx, formula, args, out)
+        record_call(self, ctx, formula, args, out)
 
     def _formula(self, gradient: Gradient) -> Callable[..., Any]:
         """Return the formula of `gradient` for the engine, the same one for all calls."""
@@ -251,7 +269,7 @@ class CustomPrimitive(Primitive):
         if any(t._dtype.is_differentiable for t in fresh):
             needs = self._needs(values, lambda t: t.requires_grad)
             ctx, formula = self._context(gradient, values, outs, needs)
-            node = FunctionNode(self._node_name, ctx, formula, self._flat(values))
+            node = FunctionNode(self, ctx, formula, self._flat(values))
             node.outputs = [spec_of(t) if t._dtype.is_differentiable else None for t in fresh]
             ctx._keep(node, fresh)
             for number, tensor in enumerate(fresh):
@@ -263,9 +281,7 @@ class CustomPrimitive(Primitive):
             if tensor._dtype.is_differentiable:
                 # Its own history first, then those of what was read: the node must be reached.
                 inputs = [tensor, *(x for x in self._flat(values) if x is not tensor)]
-                broken = FunctionNode(
-                    self._node_name, FunctionContext(()), self._no_formula, inputs
-                )
+                broken = FunctionNode(self, FunctionContext(()), self._no_formula, inputs)
                 broken.outputs = [spec_of(tensor)]
                 rebase_history(tensor, broken)
 

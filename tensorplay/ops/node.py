@@ -163,6 +163,18 @@ class PrimitiveNode(Node):
         """Return the name shown to people."""
         return node_name(self.primitive.name)
 
+    def place(self, number: int) -> str:
+        """Return operator and argument of an input, as errors begin."""
+        primitive = self.primitive
+        names: list[str] = []
+        for position, kind, argument in primitive.plan:
+            if kind == TENSOR:
+                names.append(argument.name)
+            elif kind == TENSOR_LIST:  # which the long way records, with a list of specs
+                count = len(self._shapes[position])
+                names.extend(f"{argument.name}[{n}]" for n in range(count))
+        return f"[{primitive.schema.qualname}] argument '{names[number]}': "
+
     # --- what is saved ----------------------------------------------------------------------
 
     def _unpack(self, value: Any, position: int) -> Any:

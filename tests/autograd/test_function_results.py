@@ -193,3 +193,79 @@ def test_wrong_number_of_tangents():
         dual = forward_ad.make_dual(leaf(1.0), tp.ones(1, dtype=tp.float64))
         with pytest.raises(RuntimeError, match=r"number of tangents \(expected 1, got 2\)"):
             Bad.apply(dual)
+
+
+def test_errors_name_operator_and_argument_and_say_what_to_write():
+    class Down(tp.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, *rest):
+            return x * weight
+
+        @staticmethod
+        def backward(ctx, grad):
+            return chosen(grad)
+
+    def message(result, *more):
+        nonlocal chosen
+        chosen = result
+        with pytest.raises(RuntimeError) as caught:
+            Down.apply(leaf(1.0, 2.0), leaf(1.0, 2.0), *more).sum().backward()
+        return str(caught.value)
+
+    chosen = None
+    assert message(lambda g: (g, tp.ones(3))) == (
+        "[Down] argument 'weight': Function DownBackward returned an invalid gradient at index 1 - "
+        "got [3] but expected shape compatible with [2]. Return one of that shape, or one that it "
+        "broadcasts to."
+    )
+    assert message(lambda g: (2.0, g)) == (
+        "[Down] argument 'x': Function DownBackward returned an invalid gradient at index 0: "
+        "expected Variable or None (got float). Return a tensor, or None where there is no "
+        "gradient."
+    )
+    assert message(lambda g: (g, g.to("meta"))) == (
+        "[Down] argument 'weight': Function DownBackward returned an invalid gradient at index 1 - "
+        "expected a gradient on device cpu, got one on meta. Write grad.to('cpu')."
+    )
+    assert message(lambda g: (g, g * 1j)).startswith("[Down] argument 'weight': Function DownB")
+    assert message(lambda g: (g, g, tp.ones(3)), leaf(1.0, 2.0)).startswith(
+        "[Down] argument 'inputs[2]': Function DownBackward returned"
+    )
+    assert message(lambda g: g) == (
+        "[Down] function DownBackward returned an incorrect number of gradients (expected 2, got "
+        "1). Return one per argument, None where there is none."
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "place"),
+    [(0, "x"), (1, "ys[0]"), (2, "ys[1]"), (3, "z")],
+)
+def test_errors_name_the_arguments_of_operators_with_lists(number, place):
+    name = f"test_function_results::listed{number}"
+    op = tp.library.custom_op(
+        name, lambda x, ys, z: x + ys[0] + ys[1] + z, schema="(Tensor x, Tensor[] ys, Tensor z) "
+        "-> Tensor",
+    )  # fmt: skip
+
+    def backward(ctx, grad):
+        grads = [grad] * 4
+        grads[number] = tp.ones(5)
+        return grads[0], grads[1:3], grads[3]
+
+    op.register_autograd(backward)
+    x, a, b, z = (leaf(1.0, 2.0) for _ in range(4))
+    with pytest.raises(RuntimeError) as caught:
+        op(x, [a, b], z).sum().backward()
+    assert str(caught.value).startswith(
+        f"[{name}] argument '{place}': Function Listed{number}Backward returned an invalid "
+        f"gradient at index {number} - got [5]"
+    )
+
+
+def test_hooks_that_spoil_the_gradient_of_an_operator_are_told_its_argument():
+    a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    y = tp.cat([a, b])
+    y.grad_fn.register_hook(lambda gi, go: (gi[0], tp.ones(5)))
+    with pytest.raises(RuntimeError, match=r"^\[cat\] argument 'tensors\[1\]': Function CatB"):
+        y.sum().backward()

@@ -18,7 +18,7 @@ namespace tensorplay {
 struct FunctionLayout {
   PyTypeObject* node = nullptr;
   PyTypeObject* context = nullptr;
-  Slot ctx{"_ctx"}, name{"_name"}, formula{"formula"}, given{"given"}, zeros{"zeros"};
+  Slot ctx{"_ctx"}, maker{"_maker"}, formula{"formula"}, given{"given"}, zeros{"zeros"};
   Slot needs_input_grad{"needs_input_grad"}, to_save{"_to_save"}, for_forward{"_for_forward"},
       saved{"_saved"}, freed{"_freed"}, node_reference{"_node"}, dirty{"_dirty"},
       non_differentiable{"_non_differentiable"}, materialize{"_materialize"}, in_jvp{"_in_jvp"},
@@ -194,7 +194,7 @@ PyObject* apply_plainly(PyObject* module, PyObject* const* args, Py_ssize_t coun
 // configure_apply(Function, SavedTensor, dtype, first_differentiable, takes_more, finish, hooks,
 // no_node, miss, no_zeros)
 PyObject* configure_apply(PyObject* module, PyObject* args);
-// record_call(name, ctx, formula, inputs, output): make a node the history of the only output.
+// record_call(maker, ctx, formula, inputs, output): make a node the history of the only output.
 PyObject* record_call(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
 // operator_call.cpp: Python's type `OperatorCall`.

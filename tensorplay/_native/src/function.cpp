@@ -180,7 +180,7 @@ bool keep_for_one(PyObject* ctx, PyObject* node, PyObject* output, PyObject* arg
 
 // Make a node the history of the only output. A tuple in the place of a context says which inputs need
 // gradients, until somebody asks for the context.
-bool record(PyObject* name, PyObject* ctx, PyObject* formula, PyObject* args, PyObject* output) {
+bool record(PyObject* maker, PyObject* ctx, PyObject* formula, PyObject* args, PyObject* output) {
   const FunctionLayout& f = function_layout;
   const TensorLayout& t = tensor_layout;
   PyArrayObject* array = as_array(t.array.of(output));
@@ -205,7 +205,7 @@ bool record(PyObject* name, PyObject* ctx, PyObject* formula, PyObject* args, Py
   node_layout.sources.fill(node, sources.give());
   node_layout.sequence.fill(node, sequence.give());
   f.ctx.fill(node, Py_NewRef(ctx));
-  f.name.fill(node, Py_NewRef(name));
+  f.maker.fill(node, Py_NewRef(maker));
   f.formula.fill(node, Py_NewRef(formula));
   f.given.fill(node, given.give());
   f.zeros.fill(node, Py_NewRef(no_zeros));
@@ -339,7 +339,7 @@ PyObject* apply_plainly(PyObject*, PyObject* const* arguments, Py_ssize_t argume
 PyObject* record_call(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 5 || !PyTuple_CheckExact(args[3]) || !tensor_layout.is(args[4]) ||
       !PyArray_CheckExact(tensor_layout.array.of(args[4]))) {
-    PyErr_SetString(PyExc_TypeError, "record_call(name, ctx, formula, inputs, output)");
+    PyErr_SetString(PyExc_TypeError, "record_call(maker, ctx, formula, inputs, output)");
     return nullptr;
   }
   if (args[1] != Py_None && Py_TYPE(args[1]) != function_layout.context) {

@@ -45,7 +45,7 @@ PyMethodDef methods[] = {
      "if the call is Python's."},
     {"record_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(record_call)),
      METH_FASTCALL,
-     "record_call(name, ctx, formula, inputs, output): make a node the history of the only output; "
+     "record_call(maker, ctx, formula, inputs, output): make a node the history of the only output; "
      "of a call whose context nobody fills ctx is None."},
     {"run_backward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run_backward)),
      METH_FASTCALL,

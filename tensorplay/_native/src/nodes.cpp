@@ -507,7 +507,7 @@ bool Pass::deliver(int32_t index, int32_t output_nr, Ref value) {
 }
 
 bool FunctionLayout::place(PyTypeObject* node_type, PyTypeObject* context_type) {
-  for (Slot* slot : {&ctx, &name, &formula, &given, &zeros}) {
+  for (Slot* slot : {&ctx, &maker, &formula, &given, &zeros}) {
     if (!slot->place(node_type)) return false;
   }
   for (Slot* slot :
