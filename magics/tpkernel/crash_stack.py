@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tensorplay.utils import cpp_jit
 
@@ -58,7 +59,11 @@ int64_t install() {
   struct sigaction action = {};
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  for (int signal : signals) sigaction(signal, &action, &before[signal]);
+  for (int signal : signals) {
+    struct sigaction old = {};
+    sigaction(signal, &action, &old);
+    if (old.sa_sigaction != handle) before[signal] = old;
+  }
   return 0;
 }
 """
@@ -83,9 +88,14 @@ def crash_stack_library() -> str | None:
     return str(built.library)
 
 
-def install_crash_stack(library: str) -> None:
-    """Let a crash of this process write its stack."""
-    cpp_jit.load_module(library).install()
+def install_crash_stack(library: str) -> Callable[[], Any]:
+    """Let a crash of this process write its stack; return what does it again.
+
+    A kernel may set handlers of its own, and the next one is not to run without this.
+    """
+    install: Callable[[], Any] = cpp_jit.load_module(library).install
+    install()
+    return install
 
 
 def named_frames(said: str, library: str) -> list[str]:

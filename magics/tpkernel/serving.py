@@ -12,7 +12,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,6 +67,8 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
     streams = _Streams()
     from tpkernel import checks
 
+    folder = Path.cwd()
+    install: Callable[[], Any] = int
     channel.send("ready")
     loaded: dict[str, SimpleNamespace] = {}
     while True:
@@ -74,6 +77,14 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
         except ClosedError:
             os._exit(0)
         try:
+            # What the kernels before have changed in this process is not the next one's doing.
+            with contextlib.suppress(OSError):
+                os.chdir(folder)
+            if hasattr(signal, "pthread_sigmask"):
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if not sanitized:
+                faulthandler.enable()
+                install()
             if kind == "check":
                 spec, library, wanted, seed, budget = rest
                 # If the parent dies, nobody is left to end an endless loop: the alarm's default
@@ -102,7 +113,7 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
                     channel.send(("record", record))
                 _stop_if_forked()
             elif kind == "install":
-                install_crash_stack(*rest)
+                install = install_crash_stack(*rest)
             elif kind == "load":
                 spec, library = rest
                 loaded[library] = checks.load_kernels(spec, library)
