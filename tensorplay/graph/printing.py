@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import math
+import operator
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,6 +70,13 @@ class _Code:
         """Return an expression for what a node calls."""
         if isinstance(target, Operator) and OPERATORS.get(target.name) is target:
             return f"{self.name('operators', _OPERATORS)}.{target.name}"
+        name = getattr(target, "__name__", "")
+        if getattr(operator, name, None) is target:
+            return f"{self.name('operator', operator)}.{name}"
+        if (getattr(target, "__module__", None) or "").startswith("tensorplay"):
+            package = sys.modules["tensorplay"]
+            if getattr(package, name, None) is target:
+                return f"{self.name('tensorplay', package)}.{name}"
         return self.name(target_name(target).replace("::", "_").replace(".", "_"), runner(target))
 
     def value(self, value: Any) -> str:
