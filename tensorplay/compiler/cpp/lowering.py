@@ -55,7 +55,7 @@ _CHEAP: Final = frozenset(
 )  # fmt: skip
 #: Functions of floating numbers and integers.
 _NUMBERS: Final = {
-    "mul": "{0} * {1}", "neg": "-{0}", 
+    "mul": "{0} * {1}", "neg": "-{0}",
     "maximum": "maximum({0}, {1})", "minimum": "minimum({0}, {1})", "abs": "absolute({0})",
 }  # fmt: skip
 _BITS: Final = {
@@ -522,7 +522,8 @@ _RULES: Final[dict[str, _Rule]] = {
     "add": _add, "sub": _add, "addcmul": _addcmul, "addcdiv": _addcdiv, "div": _div, "pow": _pow,
     "_cast": _cast, "clone": _same, "_contiguous": _same, "where": _where,
     "masked_fill": _masked_fill, "clamp": _clamp, "relu": _relu, "gelu": _gelu,
-    "softplus": _softplus, "square": _square, "silu": _silu, "leaky_relu": _leaky_relu, "elu": _elu, "hardtanh": _hardtanh,
+    "softplus": _softplus, "square": _square, "silu": _silu, "leaky_relu": _leaky_relu,
+    "elu": _elu, "hardtanh": _hardtanh,
     "round": _round, "xlogy": _xlogy, "_logits_loss": _logits_loss,
 }  # fmt: skip
 _ROW_RULES: Final[dict[str, _Rule]] = {

@@ -106,7 +106,9 @@ def test_flat_and_kept_results_of_a_reduction() -> None:
     b = Builder()
     a = b.input(x)
     flat = b.sum(a, (1, 2))
-    f = b.compile(flat, b.mul(b.reshape(flat, (4, 1, 1)), a), b.sum(a, (1, 2), True), b.mul(flat, 3))
+    f = b.compile(
+        flat, b.mul(b.reshape(flat, (4, 1, 1)), a), b.sum(a, (1, 2), True), b.mul(flat, 3)
+    )
     assert len(kernels(f)) == 1
     s = x.numpy().sum((1, 2))
     expected = s, s[:, None, None] * x.numpy(), s[:, None, None], s * 3
@@ -260,8 +262,8 @@ def test_large_results_are_whole_and_freed() -> None:
     if core is not None:
         del y
         gc.collect()
-        assert core.kept_memory(True) >= 3_000_001 * 4  # noqa: FBT003
-        assert core.kept_memory(False) == 0  # noqa: FBT003
+        assert core.kept_memory(True) >= 3_000_001 * 4
+        assert core.kept_memory(False) == 0
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
@@ -293,9 +295,8 @@ def test_calls_from_several_threads() -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:
-        for _ in range(10):
-            if [t.numpy().tobytes() for t in f(x)] != expected:
-                wrong.append(number)
+        found = [[t.numpy().tobytes() for t in f(x)] for _ in range(10)]
+        wrong.extend(number for results in found if results != expected)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -343,7 +344,9 @@ def test_without_the_extension_the_results_are_the_same() -> None:
         f = b.compile(s, b.add(b.mul(a, c), 0.3), b.sum(b.exp(a)), b.mean(a, (0, 1), True),
                       b.gt(a, c), b.amax(a, (-1,)), b.write(a, b.mul(s, 2)))
         for t in (x, tp.from_numpy(x.numpy()[:, ::-1])):
-            print([hashlib.sha1(r.numpy().tobytes()).hexdigest() for r in f(t, y)])
+            # Sums of everything are of other pieces.
+            print([hashlib.sha1(r.numpy().tobytes()).hexdigest() if r.numel() > 1
+                   else f"{r.item():.5g}" for r in f(t, y)])
     """
     said = [
         subprocess.run(

@@ -22,9 +22,11 @@ def programs(draw: Any) -> tuple[list[tuple[str, tuple[Any, ...], dict[str, Any]
     inputs = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
     shapes = [np.empty(s).shape for s in inputs]
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    truths: set[int] = set()
     for _ in range(draw(st.integers(1, 12))):
         kind = draw(st.sampled_from(("unary", "binary", "number", "reduce", "softmax", "where")))
-        x = draw(st.integers(0, len(shapes) - 1))
+        numbers = [i for i in range(len(shapes)) if i not in truths]
+        x = draw(st.sampled_from(numbers))
         if kind == "unary":
             calls.append((draw(st.sampled_from(UNARY)), (x,), {}))
             shapes.append(shapes[x])
@@ -33,12 +35,13 @@ def programs(draw: Any) -> tuple[list[tuple[str, tuple[Any, ...], dict[str, Any]
             calls.append((draw(st.sampled_from(BINARY[:5])), (x, ("number", number)), {}))
             shapes.append(shapes[x])
         elif kind in {"binary", "where"}:
-            fits = [i for i, s in enumerate(shapes) if _broadcasts(s, shapes[x])]
+            fits = [i for i in numbers if _broadcasts(shapes[i], shapes[x])]
             y = draw(st.sampled_from(fits))
             if kind == "binary":
                 calls.append((draw(st.sampled_from(BINARY)), (x, y), {}))
             else:
                 calls.append(("lt", (x, y), {}))
+                truths.add(len(shapes))
                 shapes.append(np.broadcast_shapes(shapes[x], shapes[y]))
                 calls.append(("where", (len(shapes) - 1, x, y), {}))
             shapes.append(np.broadcast_shapes(shapes[x], shapes[y]))

@@ -53,7 +53,8 @@ def points(kind: Any, seed: str) -> Array:
     anything = random.integers(0, np.iinfo(bits).max, COUNT, bits, endpoint=True).view(kind)
     near = [random.uniform(-r, r, COUNT // 2).astype(kind) for r in (0.1, 1, 10, 100, 1000)]
     about_one = (1 + random.uniform(-0.3, 0.5, COUNT // 2)).astype(kind)
-    return np.concatenate([known, anything, *near, about_one])
+    found: Array = np.concatenate([known, anything, *near, about_one])
+    return found
 
 
 @pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["float32", "float64"])
