@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-__all__ = ["Callback", "joined_traceback", "original", "python_function"]
+__all__ = ["Callback", "held_by", "joined_traceback", "original", "python_function"]
 
 #: Most levels of callbacks on one thread, each of which takes some kilobytes of its stack.
 MOST_LEVELS = 100
@@ -257,16 +257,19 @@ def _error_holding(error: BaseException) -> Any:
     return _giver("error")(handle.value)
 
 
-def original(error: BaseException) -> BaseException | None:
-    """Return the exception of a callback that an error of the engine holds, or None."""
-    raised = getattr(error, "__tvm_ffi_error__", None)
-    if raised is None:
-        return None
-    held = raised.extra_context
+def held_by(error: Any) -> BaseException | None:
+    """Return the exception of Python that an error of the engine holds, or None."""
+    held = error.extra_context
     if not isinstance(held, engine().core.CObject):
         return None
     found = _giver("object")(held)
     return found if isinstance(found, BaseException) else None
+
+
+def original(error: BaseException) -> BaseException | None:
+    """Return the exception of a callback behind one that the engine raised, or None."""
+    raised = getattr(error, "__tvm_ffi_error__", None)
+    return held_by(raised) if raised is not None else None
 
 
 # --- what a traceback shows ------------------------------------------------------------------

@@ -37,6 +37,21 @@ _SPOKEN = {
 }
 
 
+_ENGINE_NAME = re.compile(r"ffi\.\w+")
+_VALUES = {
+    "ffi.SmallStr": "str",
+    "ffi.String": "str",
+    "ffi.SmallBytes": "bytes",
+    "ffi.Bytes": "bytes",
+    "ffi.Tensor": "Tensor",
+    "ffi.Array": "list",
+    "ffi.Map": "dict",
+    "ffi.Function": "function",
+    "ffi.BigInt": "int beyond 64 bits",
+    "ffi.OpaquePyObject": "object",
+}
+
+
 def _inner(text: str) -> list[str]:
     """Return the parts of a template's arguments."""
     parts, depth, start = [], 0, 0
@@ -108,13 +123,11 @@ def mismatch(error: BaseException, place: str, names: Sequence[str], args: Seque
     expected = spoken(found[2])
     got = kind_of(value)
     if isinstance(value, (list, tuple, dict)) and found[3] not in {"Array", "Map", "ffi.Array"}:
-        got += f" ({found[3]})"
+        got += f" ({_ENGINE_NAME.sub(lambda m: _VALUES.get(m[0], m[0]), found[3])})"
     if isinstance(value, int) and not isinstance(value, bool) and found[3].endswith("BigInt"):
         got = "int beyond 64 bits"
     advice = _advice(expected, name, value)
-    if re.fullmatch(r"\w+(\.\w+)+(#\d+)?", found[3]) and not isinstance(
-        value, (Tensor, np.ndarray)
-    ):
+    if re.fullmatch(r"(?!ffi\.)\w+(\.\w+)+(#\d+)?", found[3]):
         got = found[3]  # an object of a library
         if re.sub(r"#\d+$", "", got) == re.sub(r"#\d+$", "", found[2]):
             got += " of another definition of the class"
@@ -128,7 +141,7 @@ def _advice(expected: str, name: str, value: Any) -> str:
         return f" Write int({name})."
     if expected in {"int", "float", "bool"} and isinstance(value, (Tensor, np.ndarray)) and name:
         return f" Write {name}.item()."
-    is_number = isinstance(value, (int, float, list, tuple))
-    if expected == _TENSOR and is_number and name:
+    is_data = isinstance(value, (int, float, list, tuple))
+    if expected == _TENSOR and is_data and name:
         return f" Write tp.tensor({name})."
     return ""

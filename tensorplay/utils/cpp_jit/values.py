@@ -112,6 +112,10 @@ def from_engine(value: Any) -> Any:
         return [from_engine(item) for item in value]
     if isinstance(value, (ffi.Map, ffi.Dict)):
         return {from_engine(k): from_engine(v) for k, v in value.items()}
+    if isinstance(value, ffi.core.Error):
+        from tensorplay.utils.cpp_jit.callbacks import held_by
+
+        return held_by(value) or value.py_error()
     if isinstance(value, ffi.Function):
         from tensorplay.utils.cpp_jit.callbacks import python_function
         from tensorplay.utils.cpp_jit.kernel import Kernel
