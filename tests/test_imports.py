@@ -17,6 +17,7 @@ RUNTIME = {"numpy", "ml_dtypes"}
 ENGINE = RUNTIME | {"tvm_ffi", "filelock", "platformdirs", "ninja"}
 NOTEBOOK = ENGINE | {
     *("IPython", "anywidget", "ipykernel", "ipywidgets", "traitlets"),
+    *("comm", "matplotlib", "pandas"),  # the first comes with ipywidgets, the others may be missing
     *("pygments", "tree_sitter", "tree_sitter_cpp", "yaml"),
     "hatchling",  # which loads the hook that builds a package's operators
 }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tpkernel.errors import CellError, KernelCrash, StaleKernelError
     from tpkernel.pipeline import build
     from tpkernel.report import Report
+    from tpkernel.sweeps import sweep
 
 __all__ = [
     "CellError",
@@ -24,6 +25,7 @@ __all__ = [
     "build",
     "last_report",
     "load_ipython_extension",
+    "sweep",
     "unload_ipython_extension",
 ]
 
@@ -67,6 +69,7 @@ _PLACES = {
     "ReportWidget": "widget",
     "StaleKernelError": "errors",
     "build": "pipeline",
+    "sweep": "sweeps",
 }
 
 

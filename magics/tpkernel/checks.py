@@ -30,7 +30,7 @@ from tpkernel.opchecks import opchecks
 from tpkernel.repeat_checks import check_layouts, check_repeats
 from tpkernel.samples import Sample, make_samples, preferred_dtypes
 
-__all__ = ["CHECKS", "Record", "load_operators", "run_checks"]
+__all__ = ["CHECKS", "Record", "load_operators", "run_checks", "validations"]
 
 #: Names of the checks, in the order they run.
 CHECKS = ("memory", "gradcheck", "validation", "opcheck")
@@ -171,6 +171,20 @@ def _validation(
             progress(f"validation of {spec.name} with {argument.name} strided on cpu")
             with _watched(watch, spec, sample, base, f" and {argument.name} strided"):
                 yield _row(spec, definition, sample, base, [argument.name], "cpu", "strided")
+
+
+def validations(
+    cell: CellSpec,
+    spec: OperatorSpec,
+    definition: Any,
+    kernels: SimpleNamespace,
+    sample: Sample,
+    progress: Progress,
+) -> Iterator[Record]:
+    """Yield the table of one operator on one sample, and where it does not do as declared."""
+    watch = MemoryWatch(cell, kernels)
+    yield from _judged(spec, _validation(spec, definition, sample, watch, progress))
+    yield from watch.take()
 
 
 def _watched(

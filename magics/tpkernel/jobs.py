@@ -26,10 +26,11 @@ from tpkernel.facts import (
 from tpkernel.gradchecks import dtypes_of, gradchecks, said_of
 from tpkernel.memory_checks import MemoryWatch, check_memory
 from tpkernel.opchecks import opchecks
+from tpkernel.pipeline import checking_worker
 from tpkernel.report import Report
 from tpkernel.samples import make_samples
 from tpkernel.timing import TimingJob
-from tpkernel.worker import DEFAULT_BUDGET, Job, Worker, shared_worker
+from tpkernel.worker import DEFAULT_BUDGET, Job, Worker
 
 __all__ = [
     "GradcheckJob",
@@ -185,7 +186,7 @@ def run_job(
     on_wait
         Called a few times a second with what is running; what it raises cancels the job.
     worker
-        None for the session's own.
+        None for that of the cell's checks.
 
     Raises
     ------
@@ -207,7 +208,7 @@ def run_job(
             "reference='log(1 + exp(x))' or reference='numpy:tanh', or import it from a module"
         )
         raise ValueError(message) from None
-    return (worker or shared_worker()).run(
+    return (worker or checking_worker(origin.request)).run(
         origin.spec, report.build.library, checks=job, budget=budget, on_wait=on_wait
     )
 

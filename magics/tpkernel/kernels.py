@@ -226,11 +226,18 @@ class Operator:
         The ``CustomOpDef`` that the generated module registered.
     spec
         What the cell declared.
+
+    Attributes
+    ----------
+    origin, library
+        What the cell was built from, and the built library: by these it is made again elsewhere.
     """
 
     def __init__(self, definition: Any, spec: OperatorSpec) -> None:
         self.definition = definition
         self.spec = spec
+        self.origin: Any = None
+        self.library = ""
         self.__name__ = self.__qualname__ = spec.opname
         self.__doc__ = f"{spec.schema}\n\n{spec.doc}".strip()
         self.__signature__ = inspect.signature(definition)

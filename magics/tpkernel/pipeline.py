@@ -259,6 +259,10 @@ def build_cell(
     }
     for function in spec.functions:
         members[function.name] = Function(getattr(kernels, function.name), function, copies=copies)
+    origin = Origin(request, spec, definitions)
+    for member in members.values():
+        if isinstance(member, Operator):
+            member.origin, member.library = origin, str(found.library)
     ready = time.perf_counter()
     module = KernelModule(request.name or _title(spec), members, str(found.library))
     report = Report(
@@ -278,7 +282,7 @@ def build_cell(
         findings=hints(cell, spec),
         notes=_notes(spec, once),
         module=module,
-        origin=Origin(request, spec, definitions),
+        origin=origin,
     )
     return BuiltCell(request, spec, str(found.library), members, definitions, kernels, report)
 

@@ -104,7 +104,7 @@ def test_the_reports_title_is_one_line(report):
 def test_the_public_names_are_few():
     assert set(tpkernel.__all__) == {
         "CellError", "KernelCrash", "Report", "StaleKernelError", "build", "last_report",
-        "load_ipython_extension", "unload_ipython_extension",
+        "load_ipython_extension", "sweep", "unload_ipython_extension",
     }  # fmt: skip
     for name in tpkernel.__all__:
         assert getattr(tpkernel, name).__doc__
