@@ -74,11 +74,19 @@ def test_wheel_without_a_compiler_holds_no_extension(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert "tensorplay/_native/__init__.py" in names
+    assert [n for n in names if n.endswith("labextensions/tpkernel/package.json")]
     assert not [n for n in names if n.endswith((".so", ".dylib", ".pyd"))]
 
 
 def test_wheel_with_a_compiler_holds_the_extension(unpacked: Path) -> None:
     assert list(unpacked.glob("tensorplay/_native/_core*"))
+
+
+def test_wheel_puts_the_extension_where_jupyterlab_looks(unpacked: Path) -> None:
+    (data,) = unpacked.glob("*.data/data/share/jupyter/labextensions/tpkernel")
+    source = ROOT / "magics" / "tpkernel" / "labextension"
+    for file in (f for f in source.rglob("*") if f.is_file()):
+        assert (data / file.relative_to(source)).read_bytes() == file.read_bytes()
 
 
 def test_wheel_holds_what_is_no_python(unpacked: Path) -> None:
