@@ -23,6 +23,8 @@ from tensorplay.compiler.cpp.ir import TYPES, ElementType, Loop, Operand, Value
 __all__ = ["BLOCK", "PIECE", "Kernel", "generate", "translation_unit"]
 
 BLOCK: Final = 4096
+#: Values of a sweep with reductions that is written out four times.
+MOST_UNROLLED: Final = 12
 #: Elements in each piece of a row that is reduced as a whole, by several threads.
 PIECE: Final = 16384
 
@@ -106,6 +108,7 @@ class _Writer:
         self.in_row = not all(o.per_row for _, o in loop.outputs) or not self.reductions
         self.kept = self._kept()
         self.lines: list[str] = []
+        self.at = "i"  # the place in the row that is being written about
         self.known: set[Value] = set()
 
     def _kept(self) -> dict[Value, int]:
@@ -132,6 +135,7 @@ class _Writer:
         parameters = "char* const* data, int64_t n, const double* number, char* scratch"
         self.lines = [f'extern "C" void {self.name}({parameters}) {{']
         self._pointers()
+        self._line("int64_t i;")
         for level in range(self.last + 1):
             self._sweep(level)
         outputs = tuple(operand for _, operand in loop.outputs)
@@ -220,47 +224,79 @@ class _Writer:
             if not value.varies:
                 self._define(value, 1)
         self._line(f"// sweep {level + 1} over the row")
-        blocked = any(v.kind == "sum" and v.type.is_floating for v in reductions)
         for value in reductions:
             if value.kind == "sum" and value.type.is_floating:
                 self._line(f"double total_{value.name} = 0;")
             else:
                 self._line(f"{value.type.vector} all_{value.name} = {_neutral(value)};")
         depth = 1
-        if blocked:
+        sums = [v for v in reductions if v.kind == "sum" and v.type.is_floating]
+        if sums:
             self._line(f"for (int64_t from = 0; from < n; from += {BLOCK}) {{")
             self._line(f"  const int64_t to = from + {BLOCK} < n ? from + {BLOCK} : n;")
             depth = 2
+            for value in sums:
+                self._line(f"{value.type.vector} all_{value.name} = {{}};", depth)
+        self._line(f"i = {'from' if sums else '0'};", depth)
+        end = "to" if sums else "n"
+        if reductions and not any(v.heavy for v in order) and len(order) <= MOST_UNROLLED:
+            # Several results at a time: the next addition does not wait for the last one.
             for value in reductions:
-                if value.kind == "sum" and value.type.is_floating:
-                    self._line(f"{value.type.vector} all_{value.name} = {{}};", depth)
-        start, end = ("from", "to") if blocked else ("0", "n")
-        self._line(f"for (int64_t i = {start}; i < {end}; i += LANES) {{", depth)
+                self._line(f"{value.type.vector} part_{value.name}[3];", depth)
+                neutral = _neutral(value)
+                self._line(
+                    f"for ({value.type.vector}& x : part_{value.name}) x = {neutral};", depth
+                )
+            self._line(f"for (; i + 4 * LANES <= {end}; i += 4 * LANES) {{", depth)
+            for part in range(4):
+                self._line("{", depth + 1)
+                self._body(order, reductions, stores, depth + 2, level, part)
+                self._line("}", depth + 1)
+            self._line("}", depth)
+            for value in reductions:
+                for part in range(3):
+                    combined = self._combine(value, f"part_{value.name}[{part}]")
+                    self._line(f"all_{value.name} = {combined};", depth)
+        self._line(f"for (; i < {end}; i += LANES) {{", depth)
+        self._body(order, reductions, stores, depth + 1, level, None)
+        self._line("}", depth)
+        if sums:
+            for value in sums:
+                self._line(f"total_{value.name} += sum_across(all_{value.name});", depth)
+            self._line("}")
+
+    def _body(
+        self,
+        order: list[Value],
+        reductions: list[Value],
+        stores: list[tuple[int, Value]],
+        depth: int,
+        level: int,
+        part: int | None,
+    ) -> None:
+        """Write one step of a sweep: the last of a row, or one of four whole ones."""
+        self.at = f"i + {part} * LANES" if part else "i"
         before = set(self.known)
         for value in order:
             if value.varies:
-                self._define(value, depth + 1, level)
+                self._define(value, depth, level)
         for value in reductions:
-            self._line(f"all_{value.name} = {self._step(value)};", depth + 1)
+            arg = value.args[0].name
+            inside = f"inside({arg}, i, n, {_neutral(value)})" if part is None else arg
+            whole = f"part_{value.name}[{part - 1}]" if part else f"all_{value.name}"
+            self._line(f"{whole} = {self._combine(value, inside, whole)};", depth)
         for number, value in stores:
             store = "store_mask" if value.type.is_bool else f"store<{value.type.vector}>"
-            self._line(f"{store}(out_{number} + i, {value.name});", depth + 1)
+            self._line(f"{store}(out_{number} + {self.at}, {value.name});", depth)
         self.known = before
-        self._line("}", depth)
-        if blocked:
-            for value in reductions:
-                if value.kind == "sum" and value.type.is_floating:
-                    self._line(f"total_{value.name} += sum_across(all_{value.name});", depth)
-            self._line("}")
 
-    def _step(self, value: Value) -> str:
-        arg = value.args[0]
-        inside = f"inside({arg.name}, i, n, {_neutral(value)})"
-        whole = f"all_{value.name}"
+    @staticmethod
+    def _combine(value: Value, other: str, whole: str = "") -> str:
+        whole = whole or f"all_{value.name}"
         return {
-            "sum": f"{whole} + {inside}", "prod": f"{whole} * {inside}",
-            "amax": f"maximum({whole}, {inside})", "amin": f"minimum({whole}, {inside})",
-            "any": f"{whole} | {inside}", "all": f"{whole} & {inside}",
+            "sum": f"{whole} + {other}", "prod": f"{whole} * {other}",
+            "amax": f"maximum({whole}, {other})", "amin": f"minimum({whole}, {other})",
+            "any": f"{whole} | {other}", "all": f"{whole} & {other}",
         }[value.kind]  # fmt: skip
 
     def _define(self, value: Value, depth: int, level: int = 0) -> None:
@@ -270,19 +306,21 @@ class _Writer:
         self.known.add(value)
         vector = value.type.vector
         if value in self.kept and value.level < level:
-            text = f"load<{vector}>(kept_{self.kept[value]} + i)"
+            text = f"load<{vector}>(kept_{self.kept[value]} + {self.at})"
             self._line(f"const {vector} {value.name} = {text};", depth)
             return
         self._line(f"const {vector} {value.name} = {self._text(value)};", depth)
         if value in self.kept:
-            self._line(f"store<{vector}>(kept_{self.kept[value]} + i, {value.name});", depth)
+            self._line(
+                f"store<{vector}>(kept_{self.kept[value]} + {self.at}, {value.name});", depth
+            )
 
     def _text(self, value: Value) -> str:
         vector = value.type.vector
         if value.kind == "input":
             bools = value.type.is_bool
             if value.varies:
-                at = f"p_{value.name} + i"
+                at = f"p_{value.name} + {self.at}"
                 return f"load_mask({at})" if bools else f"load<{vector}>({at})"
             return f"splat_mask(*p_{value.name})" if bools else f"splat<{vector}>(*p_{value.name})"
         if value.kind == "number":

@@ -270,23 +270,38 @@ INLINE V inside(V v, int64_t i, int64_t n, V other) {
 }
 
 // Results over the lanes, by halves.
-#define TP_ACROSS(name, expression)                               \
-  template <class V>                                              \
-  INLINE typename Of<V>::element name(V v) {                      \
-    typedef typename Of<V>::element E;                            \
-    E x[LANES];                                                   \
-    __builtin_memcpy(x, &v, sizeof v);                            \
-    for (int half = LANES / 2; half; half /= 2)                   \
-      for (int i = 0; i < half; ++i) {                            \
-        E a = x[i], b = x[i + half];                              \
-        x[i] = expression;                                        \
-      }                                                           \
-    return x[0];                                                  \
+#ifdef __clang__
+#define TP_ACROSS(name, expression)          \
+  template <class V>                         \
+  INLINE typename Of<V>::element name(V v) { \
+    typedef typename Of<V>::element E;       \
+    E x[LANES];                              \
+    __builtin_memcpy(x, &v, sizeof v);       \
+    for (int half = LANES / 2; half; half /= 2) \
+      for (int i = 0; i < half; ++i) {       \
+        E a = x[i], b = x[i + half];         \
+        x[i] = expression;                   \
+      }                                      \
+    return x[0];                             \
   }
+#else
+#define TP_ACROSS(name, expression)             \
+  template <class V>                            \
+  INLINE typename Of<V>::element name(V a) {    \
+    typename Of<V>::bits other;                 \
+    _Pragma("GCC unroll 8")                     \
+    for (int half = LANES / 2; half; half /= 2) { \
+      for (int i = 0; i < LANES; ++i) other[i] = i ^ half; \
+      V b = __builtin_shuffle(a, other);        \
+      a = expression;                           \
+    }                                           \
+    return a[0];                                \
+  }
+#endif
 TP_ACROSS(sum_across, a + b)
 TP_ACROSS(product_across, a * b)
-TP_ACROSS(max_across, a >= b || a != a ? a : b)
-TP_ACROSS(min_across, a <= b || a != a ? a : b)
+TP_ACROSS(max_across, (a >= b) | (a != a) ? a : b)
+TP_ACROSS(min_across, (a <= b) | (a != a) ? a : b)
 #undef TP_ACROSS
 
 // Results over the parts of a long row: sums by halves, so that errors grow with their logarithm.
