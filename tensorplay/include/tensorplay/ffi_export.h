@@ -109,17 +109,18 @@ struct Value {
 
 struct DLTensorValue {
   static constexpr tp_rt_type type{"DLTensor*", TP_RT_KIND_VIEW, 0, false};
-  static DLTensor* get(const TVMFFIAny& any) {
-    return any.type_index == kTVMFFITensor ? TVMFFITensorGetDLTensorPtr(any.v_obj)
-                                           : static_cast<DLTensor*>(any.v_ptr);
-  }
+  static DLTensor* get(const TVMFFIAny& any) { return tp_rt_dl_tensor(&any); }
 };
 template <>
 struct Value<DLTensor*> : DLTensorValue {};
 template <>
 struct Value<::tvm::ffi::TensorView> : DLTensorValue {
   static ::tvm::ffi::TensorView get(const TVMFFIAny& any) {
-    return ::tvm::ffi::TensorView(static_cast<const DLTensor*>(DLTensorValue::get(any)));
+#ifdef TENSORPLAY_FFI_LIGHT
+    return ::tvm::ffi::TensorView(*tp_rt_dl_tensor(&any));
+#else
+    return ::tvm::ffi::TensorView(static_cast<const DLTensor*>(tp_rt_dl_tensor(&any)));
+#endif
   }
 };
 
@@ -163,21 +164,8 @@ struct Value<T_, decltype(static_cast<void>(static_cast<const T_*>(nullptr)->c_s
                          static_cast<void>(T_(static_cast<const char*>(nullptr), size_t(0))))> {
   static constexpr tp_rt_type type{"std::string", TP_RT_KIND_STRING, 0, false};
   static T_ get(const TVMFFIAny& any) {
-    switch (any.type_index) {
-      case kTVMFFIRawStr:
-        return T_(any.v_c_str);
-      case kTVMFFISmallStr:
-      case kTVMFFISmallBytes:
-        return T_(any.v_bytes, any.small_str_len);
-      case kTVMFFIByteArrayPtr: {
-        const TVMFFIByteArray* bytes = static_cast<const TVMFFIByteArray*>(any.v_ptr);
-        return T_(bytes->data, bytes->size);
-      }
-      default: {
-        const TVMFFIByteArray* bytes = TVMFFIBytesGetByteArrayPtr(any.v_obj);
-        return T_(bytes->data, bytes->size);
-      }
-    }
+    TVMFFIByteArray bytes = tp_rt_string(&any);
+    return T_(bytes.data, bytes.size);
   }
   static void put(TVMFFIAny* out, const T_& value) {
     TVMFFIByteArray bytes{value.c_str(), value.size()};
@@ -283,20 +271,31 @@ template <typename R_, typename... A_>
 struct Signature {
   static constexpr bool supported = supported_result<R_> && (jit::supported<bare_t<A_>> && ...);
   static constexpr tp_rt_type types[] = {Value<bare_t<A_>>::type..., Value<R_>::type};
+};
 
-  template <int... I_>
-  static int call(R_ (*function)(A_...), const char* name, const TVMFFIAny* args, int32_t count,
-                  TVMFFIAny* result, Indices<I_...>) {
-    if (tp_rt_check_call(name, types, sizeof...(A_), args, count) != 0) return -1;
-    try {
-      if constexpr (__is_same(R_, void)) {
-        function(take<bare_t<A_>>(args[I_], name, I_)...);
-      } else {
-        give(result, function(take<bare_t<A_>>(args[I_], name, I_)...));
-      }
-      return 0;
-    } catch (...) {
-      return tp_rt_raise_current();
+// Converts checked arguments, calls and stores the result; what is thrown ends in `tp_rt_call`. One
+// function for all exports of a signature.
+template <typename Indices_, typename R_, typename... A_>
+struct Body;
+template <int... I_, typename R_, typename... A_>
+struct Body<Indices<I_...>, R_, A_...> {
+  static void run(void (*function)(), const char* name, const TVMFFIAny* args, TVMFFIAny* result) {
+    R_ (*typed)(A_...) = reinterpret_cast<R_ (*)(A_...)>(function);
+#ifdef TENSORPLAY_FFI_LIGHT
+    static_cast<void>(name);
+    if constexpr (__is_same(R_, void)) {
+      typed(Value<bare_t<A_>>::get(args[I_])...);
+    } else {
+      Value<R_>::put(result, typed(Value<bare_t<A_>>::get(args[I_])...));
+    }
+#else
+    if constexpr (__is_same(R_, void)) {
+      typed(take<bare_t<A_>>(args[I_], name, I_)...);
+    } else if constexpr (supported_result<R_> && Value<R_>::type.kind != TP_RT_KIND_ENGINE) {
+      Value<R_>::put(result, typed(take<bare_t<A_>>(args[I_], name, I_)...));
+    } else {
+      *reinterpret_cast<::tvm::ffi::Any*>(result) =
+          R_(typed(take<bare_t<A_>>(args[I_], name, I_)...));
     }
   }
 
@@ -304,20 +303,9 @@ struct Signature {
   template <typename T_>
   static T_ take(const TVMFFIAny& any, const char* name, int32_t index) {
     if constexpr (Value<T_>::type.kind == TP_RT_KIND_ENGINE) {
-      return Value<T_>::get(any, name, types, sizeof...(A_), index);
+      return Value<T_>::get(any, name, Signature<R_, A_...>::types, sizeof...(A_), index);
     } else {
       return Value<T_>::get(any);
-    }
-  }
-  template <typename T_>
-  static void give(TVMFFIAny* result, T_&& value) {
-#ifdef TENSORPLAY_FFI_LIGHT
-    Value<R_>::put(result, static_cast<T_&&>(value));
-#else
-    if constexpr (supported_result<R_> && Value<R_>::type.kind != TP_RT_KIND_ENGINE) {
-      Value<R_>::put(result, static_cast<T_&&>(value));
-    } else {
-      *reinterpret_cast<::tvm::ffi::Any*>(result) = R_(static_cast<T_&&>(value));
     }
 #endif
   }
@@ -333,7 +321,9 @@ inline int call(R_ (*function)(A_...), const char* name, const TVMFFIAny* args, 
   static_assert(::tvm::ffi::detail::FuncFunctorImpl<R_, A_...>::unpacked_supported,
                 "The function signature do not support unpacked");
 #endif
-  return S_::call(function, name, args, count, result, make_indices<sizeof...(A_)>{});
+  return tp_rt_call(name, S_::types, sizeof...(A_), args, count, result,
+                    &Body<make_indices<sizeof...(A_)>, R_, A_...>::run,
+                    reinterpret_cast<void (*)()>(function));
 }
 
 }  // namespace jit

@@ -16,6 +16,51 @@
 
 #define TENSORPLAY_FFI_LIGHT 1
 
+namespace tensorplay {
+namespace jit {
+
+// An error's message is written as an output stream would, without <sstream>. Each step is one call
+// into the run-time library and nothing is an object of a class with a destructor, so that a check
+// adds little to the function it stands in.
+#define TP_MESSAGE_TYPE(Type, Stored, Suffix)                      \
+  inline Error& operator<<(Error& error, Type value) noexcept {    \
+    tp_rt_error_##Suffix(&error, static_cast<Stored>(value));      \
+    return error;                                                  \
+  }
+TP_MESSAGE_TYPE(bool, int64_t, int64)
+TP_MESSAGE_TYPE(char, char, char)
+TP_MESSAGE_TYPE(signed char, char, char)
+TP_MESSAGE_TYPE(unsigned char, char, char)
+TP_MESSAGE_TYPE(short, int64_t, int64)
+TP_MESSAGE_TYPE(int, int64_t, int64)
+TP_MESSAGE_TYPE(long, int64_t, int64)
+TP_MESSAGE_TYPE(long long, int64_t, int64)
+TP_MESSAGE_TYPE(unsigned short, uint64_t, uint64)
+TP_MESSAGE_TYPE(unsigned, uint64_t, uint64)
+TP_MESSAGE_TYPE(unsigned long, uint64_t, uint64)
+TP_MESSAGE_TYPE(unsigned long long, uint64_t, uint64)
+TP_MESSAGE_TYPE(float, float, float)
+TP_MESSAGE_TYPE(double, double, double)
+TP_MESSAGE_TYPE(const char*, const char*, string)
+TP_MESSAGE_TYPE(const void*, const void*, pointer)
+TP_MESSAGE_TYPE(DLDataType, DLDataType, dtype)
+#undef TP_MESSAGE_TYPE
+
+// std::string and whatever else offers c_str(), without knowing the type here.
+template <typename S_, typename = decltype(static_cast<const S_*>(nullptr)->c_str())>
+inline Error& operator<<(Error& error, const S_& value) {
+  tp_rt_error_string(&error, value.c_str());
+  return error;
+}
+
+// `Throw() & error << a << b` throws last, since `&` binds less tightly than `<<`.
+struct Throw {
+  [[noreturn]] void operator&(Error& error) const { tp_rt_error_throw(&error); }
+};
+
+}  // namespace jit
+}  // namespace tensorplay
+
 inline bool operator==(const DLDataType& a, const DLDataType& b) {
   return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
@@ -27,88 +72,37 @@ inline namespace tensorplay_light {
 
 namespace detail {
 
-// Collects a message the way an output stream would, without <sstream>. Nothing here throws, so
-// that a check costs its function no landing pads.
-class Message {
- public:
-  Message() = default;
-  Message(const Message&) = delete;
-  Message& operator=(const Message&) = delete;
+template <typename T_>
+constexpr bool small_integer = false;
+template <>
+inline constexpr bool small_integer<short> = true;
+template <>
+inline constexpr bool small_integer<unsigned short> = true;
+template <>
+inline constexpr bool small_integer<int> = true;
+template <>
+inline constexpr bool small_integer<unsigned> = true;
+template <>
+inline constexpr bool small_integer<int64_t> = true;
 
-#define TP_MESSAGE_TYPE(Type, Stored, Format)           \
-  TP_RT_COLD Message& operator<<(Type value) noexcept { \
-    Stored stored = static_cast<Stored>(value);         \
-    tp_rt_text_append(&text_, Format, &stored);         \
-    return *this;                                       \
-  }
-  TP_MESSAGE_TYPE(bool, bool, TP_RT_BOOL)
-  TP_MESSAGE_TYPE(char, char, TP_RT_CHAR)
-  TP_MESSAGE_TYPE(signed char, char, TP_RT_CHAR)
-  TP_MESSAGE_TYPE(unsigned char, char, TP_RT_CHAR)
-  TP_MESSAGE_TYPE(short, int64_t, TP_RT_INT64)
-  TP_MESSAGE_TYPE(int, int64_t, TP_RT_INT64)
-  TP_MESSAGE_TYPE(long, int64_t, TP_RT_INT64)
-  TP_MESSAGE_TYPE(long long, int64_t, TP_RT_INT64)
-  TP_MESSAGE_TYPE(unsigned short, uint64_t, TP_RT_UINT64)
-  TP_MESSAGE_TYPE(unsigned, uint64_t, TP_RT_UINT64)
-  TP_MESSAGE_TYPE(unsigned long, uint64_t, TP_RT_UINT64)
-  TP_MESSAGE_TYPE(unsigned long long, uint64_t, TP_RT_UINT64)
-  TP_MESSAGE_TYPE(float, float, TP_RT_FLOAT)
-  TP_MESSAGE_TYPE(double, double, TP_RT_DOUBLE)
-  TP_MESSAGE_TYPE(const char*, const char*, TP_RT_C_STRING)
-  TP_MESSAGE_TYPE(const void*, const void*, TP_RT_POINTER)
-  TP_MESSAGE_TYPE(DLDataType, DLDataType, TP_RT_DTYPE)
-#undef TP_MESSAGE_TYPE
+// The two sides of a comparison that failed, as text; null when it held. Integers go by value to the
+// run-time library: most comparisons are of sizes.
+template <typename X_, typename Y_>
+TP_RT_COLD ::tensorplay::jit::Error* comparison_failed(const X_& x, const Y_& y) {
+  ::tensorplay::jit::Error* sides = tp_rt_error_sides();
+  *sides << x << " vs. " << y;
+  return sides;
+}
 
-  // std::string and whatever else offers c_str(), without knowing the type here.
-  template <typename S_, typename = decltype(static_cast<const S_*>(nullptr)->c_str())>
-  TP_RT_COLD Message& operator<<(const S_& value) {
-    const char* stored = value.c_str();
-    tp_rt_text_append(&text_, TP_RT_C_STRING, &stored);
-    return *this;
-  }
-  // Takes the text of a failed comparison over.
-  Message& operator<<(tp_rt_text* failure) noexcept {
-    tp_rt_text_move(&text_, failure);
-    return *this;
-  }
-
- protected:
-  tp_rt_text text_{nullptr, 0, 0};
-};
-
-class ErrorBuilder : public Message {
- public:
-  ErrorBuilder(const char* kind, const char* file, int line, const char* function)
-      : kind_(kind), file_(file), function_(function), line_(line) {}
-  [[noreturn]] TP_RT_COLD ~ErrorBuilder() noexcept(false) {
-    tp_rt_throw_text(kind_, &text_, file_, line_, function_);
-  }
-  Message& stream() { return *this; }
-
- private:
-  const char* kind_;
-  const char* file_;
-  const char* function_;
-  int line_;
-};
-
-// The two sides of a comparison that failed, as text; null when it held.
-class Comparison : public Message {
- public:
-  template <typename X_, typename Y_>
-  TP_RT_COLD static tp_rt_text* failed(const X_& x, const Y_& y) {
-    Comparison message;
-    message << " (" << x << " vs. " << y << ") ";
-    return tp_rt_text_keep(&message.text_);
-  }
-};
-
-#define TP_COMPARISON(name, op)                              \
-  template <typename X_, typename Y_>                        \
-  inline tp_rt_text* name(const X_& x, const Y_& y) {        \
-    if (__builtin_expect(x op y, 1)) return nullptr;         \
-    return Comparison::failed(x, y);                         \
+#define TP_COMPARISON(name, op)                                        \
+  template <typename X_, typename Y_>                                  \
+  inline ::tensorplay::jit::Error* name(const X_& x, const Y_& y) {    \
+    if (__builtin_expect(x op y, 1)) return nullptr;                   \
+    if constexpr (small_integer<X_> && small_integer<Y_>) {            \
+      return tp_rt_error_sides_int64(x, y);                            \
+    } else {                                                           \
+      return comparison_failed(x, y);                                  \
+    }                                                                  \
   }
 TP_COMPARISON(check_LT, <)
 TP_COMPARISON(check_GT, >)
@@ -120,15 +114,17 @@ TP_COMPARISON(check_NE, !=)
 
 }  // namespace detail
 
-#define TVM_FFI_THROW(ErrorKind)                                                          \
-  ::tvm::ffi::detail::ErrorBuilder(#ErrorKind, __FILE__, __LINE__, __PRETTY_FUNCTION__) \
-      .stream()
-#define TVM_FFI_CHECK(cond, ErrorKind)   \
-  if (__builtin_expect(!(cond), 0))      \
-  TVM_FFI_THROW(ErrorKind) << "Check failed: (" #cond << ") is false: "
-#define TP_CHECK_COMPARISON(name, op, x, y, ErrorKind)             \
-  if (tp_rt_text* tp_failure_ = ::tvm::ffi::detail::check_##name(x, y)) \
-  TVM_FFI_THROW(ErrorKind) << "Check failed: " #x " " #op " " #y << tp_failure_ << ": "
+#define TVM_FFI_THROW(ErrorKind)   \
+  ::tensorplay::jit::Throw() &     \
+      *tp_rt_error_new(#ErrorKind, __FILE__, __LINE__, __PRETTY_FUNCTION__)
+#define TP_THROW_CHECK(ErrorKind, condition, sides) \
+  ::tensorplay::jit::Throw() & *tp_rt_error_check(  \
+      #ErrorKind, __FILE__, __LINE__, __PRETTY_FUNCTION__, condition, sides)
+#define TVM_FFI_CHECK(cond, ErrorKind) \
+  if (__builtin_expect(!(cond), 0)) TP_THROW_CHECK(ErrorKind, "(" #cond ") is false", nullptr)
+#define TP_CHECK_COMPARISON(name, op, x, y, ErrorKind)                                     \
+  if (::tensorplay::jit::Error* tp_sides_ = ::tvm::ffi::detail::check_##name(x, y))        \
+  TP_THROW_CHECK(ErrorKind, #x " " #op " " #y, tp_sides_)
 #define TVM_FFI_CHECK_LT(x, y, ErrorKind) TP_CHECK_COMPARISON(LT, <, x, y, ErrorKind)
 #define TVM_FFI_CHECK_GT(x, y, ErrorKind) TP_CHECK_COMPARISON(GT, >, x, y, ErrorKind)
 #define TVM_FFI_CHECK_LE(x, y, ErrorKind) TP_CHECK_COMPARISON(LE, <=, x, y, ErrorKind)
@@ -251,19 +247,7 @@ class Shape {
   size_t size_ = 0;
 };
 
-inline bool IsContiguous(const DLTensor& tensor) {
-  if (!tensor.strides) return true;
-  for (int32_t i = 0; i < tensor.ndim; ++i) {
-    if (tensor.shape[i] == 0) return true;
-  }
-  int64_t expected = 1;
-  for (int32_t i = tensor.ndim - 1; i >= 0; --i) {
-    if (tensor.shape[i] == 1) continue;
-    if (tensor.strides[i] != expected) return false;
-    expected *= tensor.shape[i];
-  }
-  return true;
-}
+inline bool IsContiguous(const DLTensor& tensor) { return tp_rt_is_contiguous(&tensor); }
 
 inline size_t GetDataSize(size_t numel, DLDataType dtype) {
   return static_cast<size_t>((static_cast<uint64_t>(numel) * dtype.bits * dtype.lanes + 7) / 8);
@@ -325,14 +309,7 @@ class Tensor : public detail::TensorAccess<Tensor> {
   }
   static Tensor FromEnvAlloc(int (*allocate)(DLTensor*, TVMFFIObjectHandle*), ShapeView shape,
                              DLDataType dtype, DLDevice device) {
-    DLTensor prototype{};
-    prototype.device = device;
-    prototype.ndim = static_cast<int32_t>(shape.size());
-    prototype.dtype = dtype;
-    prototype.shape = const_cast<int64_t*>(shape.data());
-    TVMFFIObjectHandle handle = nullptr;
-    TVM_FFI_CHECK_SAFE_CALL(allocate(&prototype, &handle));
-    return Tensor(static_cast<TVMFFIObject*>(handle));
+    return Tensor(tp_rt_allocate(allocate, shape.data(), shape.size(), dtype, device));
   }
   bool defined() const { return object_ != nullptr; }
   const DLTensor* GetDLTensorPtr() const { return TVMFFITensorGetDLTensorPtr(object_); }
@@ -366,6 +343,9 @@ class TensorView : public detail::TensorAccess<TensorView> {
   TensorView& operator=(const Tensor& tensor) { return *this = TensorView(tensor); }
   TensorView& operator=(Tensor&&) = delete;
   const DLTensor& dl_tensor() const { return tensor_; }
+
+  // For the export wrapper, whose tensor is there.
+  explicit TensorView(const DLTensor& tensor) : tensor_(tensor) {}
 
  private:
   DLTensor tensor_;

@@ -39,12 +39,14 @@ RUNTIME = Path(__file__).parent / "runtime"
 
 #: Standard headers of the precompiled sets. Each header in a set costs every cell that uses the set
 #: (its pending templates are instantiated again at the end of each unit: about 30 ms for <cmath>,
-#: 40 ms for <string>), so the smallest set that covers a cell's includes is taken.
+#: 20 ms for <string>, 7 for the memory set), so the smallest set that covers a cell's includes is
+#: taken.
 _NUMERIC = (
     "algorithm", "array", "cmath", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring",
     "limits", "numeric", "tuple", "type_traits", "utility", "vector",
 )  # fmt: skip
-_TEXT = ("functional", "memory", "stdexcept", "string")
+_TEXT = ("stdexcept", "string")
+_MEMORY = ("functional", "memory")
 _CONTAINERS = frozenset(
     f"tvm/ffi/{name}.h"
     for name in (
@@ -161,9 +163,13 @@ def headers_for(
     ours = tuple(sorted(name for name in standard if name.startswith("tensorplay/")))
     lean = () if whole else ("tensorplay/lean_standard.h",)
     if rung == "full":
-        return Headers((*lean, engine_header(rung, includes), *_NUMERIC, *_TEXT, *ours), flags)
+        return Headers(
+            (*lean, engine_header(rung, includes), *_NUMERIC, *_TEXT, *_MEMORY, *ours), flags
+        )
     chosen: tuple[str, ...] = ()
-    if standard & set(_TEXT):
+    if standard & set(_MEMORY):
+        chosen = (*lean, *_NUMERIC, *_TEXT, *_MEMORY)
+    elif standard & set(_TEXT):
         chosen = (*lean, *_NUMERIC, *_TEXT)
     elif standard & set(_NUMERIC) or ours:
         chosen = (*lean, *_NUMERIC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path, PureWindowsPath
 
 import pytest
@@ -32,15 +33,21 @@ JOB = Job(
 
 def test_gcc_on_linux_in_one_step():
     assert commands.arguments(GCC, JOB, "linux") == (
-        *("-std=c++17", "-fPIC", "-O2", "-fno-gnu-unique", "-O3"),
+        *("-std=c++17", "-fPIC", "-O2", "-fno-gnu-unique", "-pipe", "-O3"),
         *("-include", "tensorplay/ffi_light.h", "-iquote", "/home/ü", "-I/my include"),
         *("-isystem", "/ours", "-isystem", "/engine"),
         *("-fno-diagnostics-show-caret", "-fdiagnostics-parseable-fixits"),
         *("-fdiagnostics-color=never", "-fmax-errors=50"),
-        *("-MD", "-MF", "dependencies.d", "source.cpp"),
+        *("-MD", "-MF", "dependencies.d", "source.cpp", "-fno-use-linker-plugin"),
         *("-shared", "-fuse-ld=gold", "-Wl,-z,defs", "-Wl,-Bsymbolic", "-Wl,--gc-sections"),
         *("/rt/errors.o", "-L/site/tvm_ffi/lib", "-ltvm_ffi", "-lm", "-o", "library"),
     )
+
+
+def test_link_time_optimisation_has_its_plugin():
+    for job in (replace(JOB, flags=("-flto",)), replace(JOB, link=replace(LINK, flags=("-flto",)))):
+        assert "-fno-use-linker-plugin" not in commands.arguments(GCC, job, "linux")
+    assert "-fno-use-linker-plugin" not in commands.arguments(GCC, replace(JOB, link=None), "linux")
 
 
 def test_clang_on_linux_with_a_precompiled_header_and_no_link():
@@ -108,7 +115,7 @@ def test_a_compiler_that_nobody_knows_gets_the_flags_that_all_take():
 def test_precompiling_a_header():
     gcc = Job("cell.h", "cell.h.gch", flags=("-O3",), system_paths=("/ours",), dependencies="d")
     assert commands.header_arguments(GCC, gcc, "linux") == (
-        *("-std=c++17", "-fPIC", "-O2", "-fno-gnu-unique", "-O3", "-isystem", "/ours"),
+        *("-std=c++17", "-fPIC", "-O2", "-fno-gnu-unique", "-pipe", "-O3", "-isystem", "/ours"),
         *("-x", "c++-header", "cell.h", "-MD", "-MF", "d", "-o", "cell.h.gch"),
     )
     clang = Job("-", "cell.h.pch", dependencies="d")

@@ -351,3 +351,43 @@ def test_a_function_may_have_any_name():
 def test_the_engines_export_macro_works_in_the_text():
     text = "static int64_t one() { return 1; }\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(uno, one);"
     assert cpp_jit.build_source("macro", cpp_jit.Source(text)).load().uno() == 1
+
+
+MESSAGES = """
+#include <ostream>
+struct Point { int64_t x, y; };
+std::ostream& operator<<(std::ostream& out, const Point& p) {
+  return out << '(' << p.x << ", " << p.y << ')';
+}
+int64_t check(int64_t n, int32_t small, double real) {
+  TVM_FFI_CHECK(n >= 0, ValueError);
+  TVM_FFI_CHECK_LT(small, n, IndexError);
+  TVM_FFI_CHECK_NE(real, n, ValueError) << (n > 3 ? "a" : "b") << true << 'c' << 1.5f;
+  if (n == 9) TVM_FFI_THROW(KeyError) << SHOWN;
+  else TVM_FFI_ICHECK_GE(n, small);
+  return n == 8 ? TVM_FFI_THROW(TypeError) << "eight", 1 : n;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "rung", "text"),
+    [('static_cast<const char*>("p")', "light", "p"), ("Point{1, 2}", "full", r"\(1, 2\)")],
+)
+def test_messages_take_what_a_stream_takes_and_cost_no_warning(shown, rung, text):
+    source = cpp_jit.Source(MESSAGES.replace("SHOWN", shown))
+    flags = ["-Wall", "-Wextra", "-Werror"]
+    build = cpp_jit.build_source("messages", source, exports=["check"], extra_cflags=flags)
+    check = build.load().check
+    assert (build.rung, build.diagnostics) == (rung, ())
+    assert check(4, 1, 1.0) == 4
+    for arguments, kind, message in (
+        ((-1, 1, 1.0), ValueError, r"^Check failed: \(n >= 0\) is false: $"),
+        ((3, 5, 1.0), IndexError, r"^Check failed: small < n \(5 vs. 3\) : $"),
+        ((4, 1, 4.0), ValueError, r"^Check failed: real != n \(4 vs. 4\) : a1c1.5$"),
+        ((2, 1, 2.0), ValueError, r": b1c1.5$"),
+        ((8, 1, 1.0), TypeError, r"^eight$"),
+        ((9, 1, 1.0), KeyError, text),
+    ):
+        with pytest.raises(kind, match=message):
+            check(*arguments)

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <sstream>
 #include <stdexcept>
@@ -125,45 +126,34 @@ std::string wrong_type(const char* function, const tp_rt_type* signature, int32_
          "` but got `" + got + "`";
 }
 
-std::string formatted(int32_t format, const void* value) {
-  if (format == TP_RT_C_STRING) {
-    const char* string = *static_cast<const char* const*>(value);
-    return string ? string : "(null)";
-  }
-  std::ostringstream stream;
-  switch (format) {
-    case TP_RT_BOOL: stream << *static_cast<const bool*>(value); break;
-    case TP_RT_CHAR: stream << *static_cast<const char*>(value); break;
-    case TP_RT_INT64: stream << *static_cast<const int64_t*>(value); break;
-    case TP_RT_UINT64: stream << *static_cast<const uint64_t*>(value); break;
-    case TP_RT_FLOAT: stream << *static_cast<const float*>(value); break;
-    case TP_RT_DOUBLE: stream << *static_cast<const double*>(value); break;
-    case TP_RT_POINTER: stream << *static_cast<const void* const*>(value); break;
-    case TP_RT_DTYPE: stream << *static_cast<const DLDataType*>(value); break;
-    default: break;
-  }
-  return stream.str();
-}
-
-// Appends unless there is no memory for it.
-void append(tp_rt_text* text, const char* piece, size_t size) {
-  size_t needed = text->size + size + 1;
-  if (needed > text->capacity) {
-    void* grown = std::realloc(text->data, needed * 2);
-    if (!grown) return;
-    text->data = static_cast<char*>(grown);
-    text->capacity = needed * 2;
-  }
-  std::memcpy(text->data + text->size, piece, size);
-  text->size += size;
-  text->data[text->size] = '\0';
-}
-
 int out_of_range(const char* function, const tp_rt_type& type, int32_t index, int64_t value) {
   std::string name = (type.is_signed ? "int" : "uint") + std::to_string(type.bits);
   return raise("ValueError", "[" + std::string(function) + "] argument #" + std::to_string(index) +
                                  ": expected an integer that fits " + name + ", got " +
                                  std::to_string(value));
+}
+
+}  // namespace
+
+struct tensorplay::jit::Error {
+  const char* kind;
+  const char* file;
+  int line;
+  const char* function;
+  std::string message;
+};
+
+namespace {
+
+// Without memory for it, what there is of the message is worth more than a second error.
+template <typename T>
+void append(tensorplay::jit::Error* error, const T& value) noexcept {
+  try {
+    std::ostringstream stream;
+    stream << value;
+    error->message += stream.str();
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 }  // namespace
@@ -224,41 +214,43 @@ void tp_rt_throw(const char* kind, const char* message) {
 
 void tp_rt_throw_raised() { throw tvm::ffi::detail::MoveFromSafeCallRaised(); }
 
-void tp_rt_throw_text(const char* kind, tp_rt_text* text, const char* file, int line,
-                      const char* function) {
-  std::string message(text->data ? text->data : "", text->size);
-  tp_rt_text_free(text);
-  throw make_error(kind, message, TVMFFIBacktrace(file, line, function, 0));
+tensorplay::jit::Error* tp_rt_error_new(const char* kind, const char* file, int line, const char* function) {
+  return new tensorplay::jit::Error{kind, file, line, function, {}};
 }
 
-void tp_rt_text_append(tp_rt_text* text, int32_t format, const void* value) noexcept {
-  try {
-    std::string piece = formatted(format, value);
-    append(text, piece.data(), piece.size());
-  } catch (const std::bad_alloc&) {
-    // A message is being made of another error, which is worth more than its whole text.
-  }
+tensorplay::jit::Error* tp_rt_error_sides() {
+  return new tensorplay::jit::Error{nullptr, nullptr, 0, nullptr, " ("};
 }
 
-tp_rt_text* tp_rt_text_keep(tp_rt_text* text) noexcept {
-  // Never null, since null says that the comparison held; this one is not freed.
-  static tp_rt_text without_memory{nullptr, 0, 0};
-  auto* kept = new (std::nothrow) tp_rt_text(*text);
-  if (kept) return kept;
-  tp_rt_text_free(text);
-  return &without_memory;
+tensorplay::jit::Error* tp_rt_error_sides_int64(int64_t x, int64_t y) {
+  std::string text = " (" + std::to_string(x) + " vs. " + std::to_string(y);
+  return new tensorplay::jit::Error{nullptr, nullptr, 0, nullptr, std::move(text)};
 }
 
-void tp_rt_text_move(tp_rt_text* text, tp_rt_text* kept) noexcept {
-  if (!kept->data) return;
-  append(text, kept->data, kept->size);
-  tp_rt_text_free(kept);
-  delete kept;
+tensorplay::jit::Error* tp_rt_error_check(const char* kind, const char* file, int line, const char* function,
+                               const char* condition, tensorplay::jit::Error* sides) {
+  std::string message = "Check failed: " + std::string(condition);
+  if (sides) message += sides->message + ") ";
+  message += ": ";
+  delete sides;
+  return new tensorplay::jit::Error{kind, file, line, function, std::move(message)};
 }
 
-void tp_rt_text_free(tp_rt_text* text) noexcept {
-  std::free(text->data);
-  *text = tp_rt_text{nullptr, 0, 0};
+void tp_rt_error_char(tensorplay::jit::Error* error, char value) noexcept { append(error, value); }
+void tp_rt_error_int64(tensorplay::jit::Error* error, int64_t value) noexcept { append(error, value); }
+void tp_rt_error_uint64(tensorplay::jit::Error* error, uint64_t value) noexcept { append(error, value); }
+void tp_rt_error_float(tensorplay::jit::Error* error, float value) noexcept { append(error, value); }
+void tp_rt_error_double(tensorplay::jit::Error* error, double value) noexcept { append(error, value); }
+void tp_rt_error_string(tensorplay::jit::Error* error, const char* value) noexcept {
+  append(error, value ? value : "(null)");
+}
+void tp_rt_error_pointer(tensorplay::jit::Error* error, const void* value) noexcept { append(error, value); }
+void tp_rt_error_dtype(tensorplay::jit::Error* error, DLDataType value) noexcept { append(error, value); }
+
+void tp_rt_error_throw(tensorplay::jit::Error* error) {
+  std::unique_ptr<tensorplay::jit::Error> held(error);
+  throw make_error(held->kind, held->message,
+                   TVMFFIBacktrace(held->file, held->line, held->function, 0));
 }
 
 void tp_rt_bad_dimension(int64_t index, int64_t ndim) {
@@ -299,6 +291,65 @@ int tp_rt_check_call(const char* function, const tp_rt_type* signature, int32_t 
     }
   }
   return 0;
+}
+
+int tp_rt_call(const char* function, const tp_rt_type* signature, int32_t count,
+               const TVMFFIAny* args, int32_t got, TVMFFIAny* result,
+               void (*body)(void (*)(), const char*, const TVMFFIAny*, TVMFFIAny*),
+               void (*target)()) {
+  if (tp_rt_check_call(function, signature, count, args, got) != 0) return -1;
+  try {
+    body(target, function, args, result);
+    return 0;
+  } catch (...) {
+    return tp_rt_raise_current();
+  }
+}
+
+TVMFFIObject* tp_rt_allocate(int (*allocate)(DLTensor*, TVMFFIObjectHandle*), const int64_t* shape,
+                             size_t ndim, DLDataType dtype, DLDevice device) {
+  DLTensor prototype{};
+  prototype.device = device;
+  prototype.ndim = static_cast<int32_t>(ndim);
+  prototype.dtype = dtype;
+  prototype.shape = const_cast<int64_t*>(shape);
+  TVMFFIObjectHandle handle = nullptr;
+  if (allocate(&prototype, &handle) != 0) tp_rt_throw_raised();
+  return static_cast<TVMFFIObject*>(handle);
+}
+
+bool tp_rt_is_contiguous(const DLTensor* tensor) noexcept {
+  if (!tensor->strides) return true;
+  for (int32_t i = 0; i < tensor->ndim; ++i) {
+    if (tensor->shape[i] == 0) return true;
+  }
+  int64_t expected = 1;
+  for (int32_t i = tensor->ndim - 1; i >= 0; --i) {
+    if (tensor->shape[i] == 1) continue;
+    if (tensor->strides[i] != expected) return false;
+    expected *= tensor->shape[i];
+  }
+  return true;
+}
+
+DLTensor* tp_rt_dl_tensor(const TVMFFIAny* value) {
+  if (value->type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(value->v_obj);
+  if (!value->v_ptr) tp_rt_no_tensor("(tensor != nullptr)");
+  return static_cast<DLTensor*>(value->v_ptr);
+}
+
+TVMFFIByteArray tp_rt_string(const TVMFFIAny* value) {
+  switch (value->type_index) {
+    case kTVMFFIRawStr:
+      return {value->v_c_str, std::strlen(value->v_c_str)};
+    case kTVMFFISmallStr:
+    case kTVMFFISmallBytes:
+      return {value->v_bytes, value->small_str_len};
+    case kTVMFFIByteArrayPtr:
+      return *static_cast<const TVMFFIByteArray*>(value->v_ptr);
+    default:
+      return *TVMFFIBytesGetByteArrayPtr(value->v_obj);
+  }
 }
 
 void tp_rt_throw_mismatch(const char* function, const tp_rt_type* signature, int32_t count,
