@@ -255,7 +255,7 @@ def _request_of(unit: Unit) -> str:
         unit.generated,
         unit.preamble,
         json.dumps([unit.exports, *request_of(unit.options)]),
-        str(Path.cwd()) if quoted else "",
+        toolchain.working_folder() if quoted else "",
         toolchain.processor() if native else "",
         toolchain.environment_key(),
         support.engine_state(),
@@ -443,7 +443,11 @@ def _publish(
     command = product.commands[-1] if product.commands else ()
     texts = [work / made for made in ("source.cpp", "cuda.cu") if (work / made).is_file()]
     besides = unseen(
-        {str(Path.cwd()): "\n".join(text.read_text("utf-8", "replace") for text in texts)},
+        {
+            toolchain.working_folder(): "\n".join(
+                text.read_text("utf-8", "replace") for text in texts
+            )
+        },
         paths,
         [word[2:] for word in command if word.startswith("-I") and len(word) > 2],
         product.system_paths,

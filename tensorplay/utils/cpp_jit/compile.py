@@ -150,7 +150,9 @@ def compile_unit(
         dependencies=(
             *read_dependencies(work / _DEPENDENCIES, common.traits),
             *link_inputs((*unit.options.cflags, *unit.options.ldflags)),
-            *assembled((attempt.text(()),), (str(Path.cwd()), *unit.options.include_paths)),
+            *assembled(
+                (attempt.text(()),), (toolchain.working_folder(), *unit.options.include_paths)
+            ),
         ),
         precompiled=headers.file_set if headers else None,
         rung=rung,
@@ -294,7 +296,7 @@ class _Attempt:
             flags=self.unit.options.cflags,
             headers=() if self.rung == "stock" else (engine,),
             precompiled=str(headers.include) if headers else None,
-            quote_paths=(str(Path.cwd()),) if local else (),
+            quote_paths=tuple(filter(None, (toolchain.working_folder() if local else "",))),
             include_paths=self.unit.options.include_paths,
             system_paths=support.include_paths(),
             dependencies=_DEPENDENCIES,

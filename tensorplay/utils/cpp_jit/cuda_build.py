@@ -90,7 +90,7 @@ def build_cuda(unit: CudaUnit) -> Build:
     request = digest(
         f"{backend.name} {FORMAT}",
         json.dumps([described, options, cubins, target.flags]),
-        str(Path.cwd()),
+        toolchain.working_folder(),
         toolchain.environment_key(),
         support.engine_state(),
         support.own_state(),
@@ -332,7 +332,7 @@ def _compile_cuda(
         *unit.backend.compile_flags(target),
         *text.options.cuda_cflags,
         *(f"-I{path}" for path in text.options.include_paths),
-        *(("-I", str(Path.cwd())) if scans[1].local_includes else ()),
+        *(("-I", toolchain.working_folder() or ".") if scans[1].local_includes else ()),
         *(word for folder in support.include_paths() for word in ("-isystem", folder)),
         *("-MD", "-MF", "cuda.d", "-c", *unit.backend.language, "cuda.cu", "-o", "cuda.o"),
     )

@@ -162,7 +162,10 @@ def compile_binaries(text: Unit, target: cuda.Target, work: Path, cache: Cache) 
     if library is None or host:
         reason = "it has host code besides its kernels" if library else ""
         return _through_nvcc(text, texts, target, flags, work, reason)
-    folders = [*text.options.include_paths, *((str(Path.cwd()),) if scanned.local_includes else ())]
+    folders = [
+        *text.options.include_paths,
+        *((toolchain.working_folder(),) if scanned.local_includes else ()),
+    ]
     options = (*flags, *(f"-I{folder}" for folder in folders))
     outputs, images = _outputs(target, work)
     whole = nvrtc.framed(text.source.text, text.shown_name, text.source.first_line)
@@ -245,7 +248,7 @@ def _through_nvcc(
         *target.flags,
         *flags,
         *(f"-I{folder}" for folder in text.options.include_paths),
-        *(("-I", str(Path.cwd())) if local else ()),
+        *(("-I", toolchain.working_folder() or ".") if local else ()),
     )
     whole = nvrtc.framed(text.source.text, text.shown_name, text.source.first_line)
     done = nvrtc.run_nvcc(toolkit, whole, options, work, "fatbin")

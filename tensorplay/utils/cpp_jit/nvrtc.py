@@ -331,15 +331,17 @@ def header_folders(library: Path, cache: Cache) -> tuple[str, ...]:
     identity = toolchain.compiler_of((str(library),)).identity
     key = digest("nvrtc headers", identity)
     folder = cache.root / "runtime" / key[:24]
-    if support.published(folder) is None:
+
+    def published() -> bool:
+        return support.published(cache, folder, "copy of NVRTC's headers", hashed=False) is not None
+
+    if not published():
         with cache.lock("headers", key, "the headers of NVRTC"):
-            if support.published(folder) is None:
+            if not published():
                 with cache.workspace() as work:
                     if not _write_headers(library, work):
                         return _toolkit_headers()
-                    marker = "headers/cuda_fp16.h"
-                    sizes = {marker: (work / marker).stat().st_size}
-                    support.publish(cache, work, folder, {"sizes": sizes})
+                    support.publish(cache, work, folder, ("headers/cuda_fp16.h",))
     cache.touch(folder)
     return (str(folder / "headers"), str(folder / "headers" / "cccl"))
 

@@ -528,14 +528,63 @@ def parse_dependencies(text: str) -> list[str]:
     return [re.sub(r"\\([ #\\:])", r"\1", word).replace("$$", "$") for word in words]
 
 
-def tree_state(folders: Iterable[Path]) -> str:
-    """Return a digest of the names and contents of all files below some folders."""
+def tree_state(folders: Iterable[Path], kept: Path | None = None) -> str:
+    """Return a digest of the names and contents of all files below some folders.
+
+    Parameters
+    ----------
+    folders
+        Where the files are.
+    kept
+        A file that remembers digests for other processes, by sizes, times and inodes of the files.
+        One is believed where nothing was changed shortly before it was made: see `_SETTLED_NS`.
+    """
+    files = [(folder, path) for folder in folders for path in sorted(_walk(str(folder)))]
+    states = [stat(path) for _, path in files]
+    signature = digest(
+        *(
+            f"{path}|{s.st_size}|{s.st_mtime_ns}|{s.st_ctime_ns}|{s.st_ino}|{s.st_dev}"
+            for (_, path), s in zip(files, states, strict=True)
+        )
+    )
+    newest = max((max(s.st_mtime_ns, s.st_ctime_ns) for s in states), default=0)
+    if kept is not None and (known := _kept_trees(kept).get(signature)):
+        recorded_ns, found = known
+        if recorded_ns - newest > _SETTLED_NS:
+            return found
     parts: list[str] = []
-    for folder in folders:
-        for path in sorted(_walk(str(folder))):
-            state = stat(path)
-            parts += (os.path.relpath(path, folder), _file_hash(path, state))
-    return digest(*parts)
+    recorded_ns = time.time_ns()
+    for (folder, path), state in zip(files, states, strict=True):
+        parts += (os.path.relpath(path, folder), _file_hash(path, state))
+    found = digest(*parts)
+    if kept is not None and recorded_ns - newest > _SETTLED_NS:
+        _keep_tree(kept, signature, recorded_ns, found)
+    return found
+
+
+_trees: dict[Path, dict[str, tuple[int, str]]] = {}
+_MAX_TREES = 32
+
+
+def _kept_trees(kept: Path) -> dict[str, tuple[int, str]]:
+    if kept not in _trees:
+        found: dict[str, tuple[int, str]] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            found = {
+                signature: (int(recorded_ns), str(content))
+                for signature, (recorded_ns, content) in json.loads(kept.read_text("utf-8")).items()
+            }
+        _trees[kept] = found
+    return _trees[kept]
+
+
+def _keep_tree(kept: Path, signature: str, recorded_ns: int, content: str) -> None:
+    known = _kept_trees(kept)
+    known[signature] = recorded_ns, content
+    while len(known) > _MAX_TREES:
+        known.pop(next(iter(known)), None)
+    with contextlib.suppress(OSError):  # only a matter of speed
+        write_atomically(kept, json.dumps(dict(known)))
 
 
 def _walk(folder: str) -> Iterator[str]:

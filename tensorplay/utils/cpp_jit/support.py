@@ -10,10 +10,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import hashlib
 import json
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,13 +24,15 @@ from typing import Any
 
 from tensorplay.utils.cpp_jit import toolchain
 from tensorplay.utils.cpp_jit.commands import Job, Traits, arguments, header_arguments
-from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
+from tensorplay.utils.cpp_jit.errors import BuildCacheWarning, BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.resources import jobs
 from tensorplay.utils.cpp_jit.store import (
     Cache,
     FileState,
+    default_cache,
     digest,
     parse_dependencies,
+    stat,
     tree_state,
     write_atomically,
 )
@@ -126,14 +130,18 @@ def engine_state() -> str:
     engine = find_engine()
     library = engine.library.stat()
     return digest(
-        tree_state(engine.include_paths),
+        tree_state(engine.include_paths, _kept_trees()),
         f"{engine.library}|{library.st_size}|{library.st_mtime_ns}",
     )
 
 
 def own_state() -> str:
     """Return a digest of this package's headers and run-time sources."""
-    return tree_state((INCLUDE, RUNTIME))
+    return tree_state((INCLUDE, RUNTIME), _kept_trees())
+
+
+def _kept_trees() -> Path:
+    return default_cache().root / "trees.json"
 
 
 def engine_header(rung: str, includes: Sequence[str]) -> str:
@@ -179,6 +187,8 @@ def headers_for(
 # The run-time library
 
 
+_RUN_TIME = "run-time library"
+
 #: Sources that only cells with the engine's full headers need.
 _FULL_ONLY = frozenset({"containers.cpp", "registration.cpp"})
 
@@ -221,16 +231,17 @@ def _objects_of(
     words = (w for source in sources for w in arguments(traits, _runtime_job(source)))
     key = digest("runtime", compiler.identity, engine_state(), own_state(), *words)
     folder = cache.root / "runtime" / key[:24]
-    sizes = _complete(folder)
-    if sizes is None:
-        with cache.lock("runtime", key, "the run-time library"):
-            sizes = _complete(folder)
-            if sizes is None:
+    ready = published(cache, folder, _RUN_TIME, hashed=True)
+    if ready is None:
+        with cache.lock("runtime", key, f"the {_RUN_TIME}"):
+            ready = published(cache, folder, _RUN_TIME, hashed=True)
+            if ready is None:
                 with cache.workspace() as work:
-                    sizes = _build_runtime(compiler, traits, sources, work)
-                    publish(cache, work, folder, {"sizes": sizes})
+                    made = _build_runtime(compiler, traits, sources, work)
+                    publish(cache, work, folder, made)
+                    ready = {"files": made}
     cache.touch(folder)
-    return tuple(folder / name for name in sorted(sizes))
+    return tuple(folder / name for name in sorted(ready["files"]))
 
 
 def _runtime_job(source: Path) -> Job:
@@ -245,7 +256,8 @@ def _runtime_job(source: Path) -> Job:
 
 def _build_runtime(
     compiler: Compiler, traits: Traits, sources: Sequence[Path], work: Path
-) -> dict[str, int]:
+) -> tuple[str, ...]:
+    """Compile the sources in a private folder and return the names of the objects."""
 
     def compile_one(source: Path) -> toolchain.ToolResult:
         return run(compiler, arguments(traits, _runtime_job(source)), work)
@@ -260,31 +272,91 @@ def _build_runtime(
                 log=done.output,
                 commands=(done.command,),
             )
-    return {f"{s.stem}.o": (work / f"{s.stem}.o").stat().st_size for s in sources}
+    made = tuple(f"{source.stem}.o" for source in sources)
+    if lacking := [name for name in made if not (work / name).is_file()]:
+        raise MissingToolError(
+            f"{' '.join(compiler.command)} is no C++ compiler that works: it ended without an "
+            f"error and did not write {lacking[0]}. Set CXX to another one, such as g++ or "
+            "clang++, or unset it."
+        )
+    return made
 
 
-def publish(cache: Cache, work: Path, folder: Path, ready: dict[str, Any]) -> None:
+def publish(
+    cache: Cache, work: Path, folder: Path, files: Sequence[str], **facts: str | list[str]
+) -> None:
     """Move what was made for all builds to its place, with what `published` is to say of it."""
-    write_atomically(work / "ready.json", json.dumps(ready))
+    states = {name: FileState.of(str(work / name)).to_json()[1:] for name in files}
+    write_atomically(work / "ready.json", json.dumps({**facts, "files": states}))
     cache.remove(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work.rename(folder)
 
 
-def published(folder: Path) -> dict[str, Any] | None:
-    """Return what a published folder says of itself if its files have their recorded sizes."""
+def published(cache: Cache, folder: Path, what: str, *, hashed: bool) -> dict[str, Any] | None:
+    """Return what a published folder says of itself; a damaged one is removed with a note.
+
+    Parameters
+    ----------
+    cache, folder
+        The cache and the folder in it.
+    what
+        How to name it to a person.
+    hashed
+        Whether the contents are compared once per process. Otherwise only where a file has other
+        times or another size than when it was published.
+    """
     try:
-        ready: dict[str, Any] = json.loads((folder / "ready.json").read_text("utf-8"))
-        if all((folder / name).stat().st_size == size for name, size in ready["sizes"].items()):
-            return ready
-    except (OSError, ValueError, KeyError, AttributeError):
-        return None
+        text = (folder / "ready.json").read_text("utf-8")
+    except FileNotFoundError:
+        if not folder.is_dir():
+            return None
+        text = ""
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    try:
+        ready: dict[str, Any] = json.loads(text)
+        whole = all(
+            _is_whole(str(folder / name), tuple(state), hashed=hashed)
+            for name, state in ready["files"].items()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    if whole:
+        return ready
+    warnings.warn(
+        f"the cached {what} {folder.name} was damaged or incomplete; it is built again",
+        BuildCacheWarning,
+        stacklevel=2,
+    )
+    with contextlib.suppress(OSError):  # of a cache that cannot be written to
+        cache.remove(folder)
     return None
 
 
-def _complete(folder: Path) -> dict[str, int] | None:
-    ready = published(folder)
-    return None if ready is None else dict(ready["sizes"])
+#: Files whose contents this process has compared, with the size and times that they had.
+_whole: dict[str, tuple[int, int, int]] = {}
+_MAX_WHOLE = 512
+
+
+def _is_whole(path: str, state: tuple[int, int, int, str], *, hashed: bool) -> bool:
+    """Return whether a published file has the content that it was published with."""
+    size, mtime_ns, ctime_ns, sha256 = state
+    try:
+        found = stat(path)
+        now = found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        if now[0] != size:
+            return False
+        if _whole.get(path) == now or (not hashed and now == (size, mtime_ns, ctime_ns)):
+            return True
+        if hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256:
+            return False
+    except OSError:
+        return False
+    _whole[path] = now
+    while len(_whole) > _MAX_WHOLE:
+        _whole.pop(next(iter(_whole)), None)
+    return True
 
 
 # Precompiled headers
@@ -326,7 +398,7 @@ def _header_job(traits: Traits, headers: Headers) -> Job:
 
 def _find_precompiled(cache: Cache, key: str) -> Precompiled | None:
     folder = cache.root / "precompiled" / key[:24]
-    ready = published(folder)
+    ready = published(cache, folder, "precompiled header", hashed=False)
     if ready is None or not cache.file_set_holds(ready["file_set"]):
         return None
     cache.touch(folder)
@@ -344,16 +416,17 @@ def _in_background(
     cache: Cache, compiler: Compiler, traits: Traits, headers: Headers, key: str
 ) -> None:
     """Start making a precompiled header unless this process does so or has just tried."""
-    if time.monotonic() - _tried.get(key, -_RETRY_SECONDS) < _RETRY_SECONDS:
+    job = f"{cache.root}|{key}"
+    if time.monotonic() - _tried.get(job, -_RETRY_SECONDS) < _RETRY_SECONDS:
         return
-    _tried[key] = time.monotonic()
+    _tried[job] = time.monotonic()
     thread = threading.Thread(
         target=_make_quietly,
         args=(cache, compiler, traits, headers, key),
         name="tensorplay-precompile",
         daemon=True,
     )
-    _jobs[key] = thread
+    _jobs[job] = thread
     thread.start()
 
 
@@ -382,10 +455,9 @@ def _make_precompiled(
             file_set = cache.add_file_set(
                 [FileState.of(name) for name in sorted(set(names)) if Path(name).is_absolute()]
             )
-            sizes = {name: (work / name).stat().st_size for name in (_HEADER, job.output)}
             include = _HEADER if job.source == _HEADER else job.output
-            ready = {"sizes": sizes, "file_set": file_set, "include": include}
-            publish(cache, work, cache.root / "precompiled" / key[:24], ready)
+            folder = cache.root / "precompiled" / key[:24]
+            publish(cache, work, folder, (_HEADER, job.output), file_set=file_set, include=include)
 
 
 def _run_killable(compiler: Compiler, words: Sequence[str], work: Path) -> bool:

@@ -100,7 +100,7 @@ def find_compiler() -> Compiler:
     own_bin = str(Path(sys.prefix) / "bin")
     path = os.environ.get("PATH", "")
     if variable:
-        words = [variable] if Path(variable).is_file() else shlex.split(variable)
+        words = [variable] if Path(variable).is_file() else _words_of("CXX")
         tried: tuple[str, ...] = (words[0],)
     else:
         words, tried = [], _CANDIDATES
@@ -128,9 +128,30 @@ def _zig() -> Compiler | None:
     return Compiler(compiler.command, identity)
 
 
+def _words_of(variable: str) -> list[str]:
+    """Return the words of a variable that names a compiler."""
+    value = os.environ.get(variable, "")
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise MissingToolError(
+            f"the variable {variable} names no compiler: {value} ({error}). "
+            f"Set {variable} to a program and its words, such as g++."
+        ) from error
+
+
+def working_folder() -> str:
+    """Return the current folder, or an empty text where it was removed."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
+
+
 def _which(name: str, path: str) -> str | None:
     if os.sep in name:
-        return str(Path(name).absolute()) if os.access(name, os.X_OK) else None
+        usable = Path(name).is_file() and os.access(name, os.X_OK)
+        return str(Path(name).absolute()) if usable else None
     return shutil.which(name, path=path) if path else None
 
 
@@ -142,7 +163,7 @@ def compiler_of_cc() -> Compiler:
     MissingToolError
         It is not on PATH.
     """
-    words = shlex.split(os.environ.get("CC", ""))
+    words = _words_of("CC")
     path = os.environ.get("PATH", "")
     if found := _which(words[0], path):
         return compiler_of((found, *words[1:]))
@@ -345,8 +366,11 @@ def _ask(compiler: Compiler, cache: Path) -> Traits:
         # Macros, not the text of --version: wrappers and distributions rename programs at will.
         probe = work / "probe.cpp"
         probe.write_text('extern "C" int probe() { return 0; }\n', "utf-8")
-        answer = run(compiler, ("-dM", "-E", "-v", probe.name), work).output
+        asked = run(compiler, ("-dM", "-E", "-v", probe.name), work)
+        answer = asked.output
         defined = dict(re.findall(r"^#define (\w+) (.*)$", answer, re.MULTILINE))
+        if asked.returncode or "__cplusplus" not in defined:
+            raise _no_answer(asked)
         searched = re.search(r"^#include <\.\.\.> .*?:\n((?:^ .*\n)+)", answer, re.MULTILINE)
         folders = searched[1].replace(" (framework directory)", "") if searched else ""
         version_text = defined.get("__VERSION__", "").strip('"') or "unknown version"
@@ -361,6 +385,12 @@ def _ask(compiler: Compiler, cache: Path) -> Traits:
         flags = linker_flags()
         if not _links(compiler, work, flags):
             flags = tuple(flag for flag in flags if _links(compiler, work, (flag,)))
+        probe.write_text(_PROBE_OF_RUN_TIME, "utf-8")
+        if not _links(compiler, work, flags) and _links(compiler, work, flags, "-lstdc++"):
+            raise MissingToolError(
+                f"{' '.join(compiler.command)} compiles C++ and does not link its run time: it is "
+                "a compiler for C. Set CXX to the one for C++, such as g++ or clang++."
+            )
     return Traits(
         kind,
         version_text,
@@ -368,6 +398,21 @@ def _ask(compiler: Compiler, cache: Path) -> Traits:
         flags,
         precompiles=kind != "unknown",
         include_paths=tuple(os.path.normpath(line.strip()) for line in folders.splitlines()),
+    )
+
+
+_PROBE_OF_RUN_TIME = 'extern "C" int probe() { throw 1; }\n'
+
+
+def _no_answer(asked: ToolResult) -> MissingToolError:
+    """Return the error for a program that does not behave as a C++ compiler."""
+    program = " ".join(asked.command[: asked.command.index("-dM")])
+    lines = [line.strip() for line in asked.output.splitlines() if line.strip()]
+    said = next((line for line in lines if "error" in line), lines[0] if lines else "")
+    return MissingToolError(
+        f"{program} is no C++ compiler that works: asked for its macros (-dM -E) it ended with "
+        f"status {asked.returncode} and said {said[:200]!r}. Set CXX to another one, such as g++ "
+        "or clang++, or unset it."
     )
 
 
@@ -406,8 +451,8 @@ def _linker_works(compiler: Compiler, work: Path, linker: str) -> bool:
     return _links(compiler, work, (f"-fuse-ld={linker}", *linker_flags()))
 
 
-def _links(compiler: Compiler, work: Path, flags: Sequence[str]) -> bool:
-    command = ("-shared", "-fPIC", *flags, "probe.cpp", "-o", "probe.so")
+def _links(compiler: Compiler, work: Path, flags: Sequence[str], *libraries: str) -> bool:
+    command = ("-shared", "-fPIC", *flags, "probe.cpp", *libraries, "-o", "probe.so")
     return run(compiler, command, work).returncode == 0
 
 
