@@ -22,6 +22,7 @@ from tensorplay.ops.elementwise import broadcast_shapes
 from tensorplay.ops.movement import expand, flatten, reshape
 from tensorplay.ops.parts import slice_, slice_dim
 from tensorplay.ops.primitive import Composite, Sample
+from tensorplay.ops.quick import quick_special
 from tensorplay.ops.selection import (
     gather,
     index,
@@ -293,15 +294,8 @@ def _members(key: Any) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
-# The short way: most keys are numbers and slices.
-_by_key: Any = slice_.by_key
-
-
-def _getitem(self: Tensor, key: Any) -> Any:
+def _getitem_of_any(self: Tensor, key: Any) -> Any:
     """Return the part that `key` says: a view unless it holds index tensors or masks."""
-    found = _by_key(self, key)
-    if found is not None:
-        return found
     if protocol.on:
         answer = ask(_getitem, (self, *_members(key)), (self, key))
         if answer is not UNANSWERED:
@@ -321,6 +315,10 @@ def _getitem(self: Tensor, key: Any) -> Any:
         return slice_.apply((self, *basic))
     whole = tuple(basic[3]) == self._array.shape
     return index.apply((self if whole else slice_.apply((self, *basic)), advanced))
+
+
+# Most keys are numbers and slices.
+_getitem: Any = quick_special(slice_, _getitem_of_any)
 
 
 def _without_leading_ones(value: Any, ndim: int) -> Any:
@@ -390,5 +388,6 @@ def _write_item(self: Tensor, key: Any, value: Any) -> None:
 
 
 for _name, _function in {"__getitem__": _getitem, "__setitem__": _setitem}.items():
-    _function.overridable = True  # type: ignore[attr-defined]
+    _function.overridable = True
+    _function.__name__, _function.__qualname__ = _name, f"Tensor.{_name}"
     attach(_name, _function)

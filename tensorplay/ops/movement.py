@@ -105,6 +105,8 @@ view = Composite(
     "view(Tensor(a) input, int[] size) -> Tensor(a)",
     "The same memory in another shape.",
     _view,
+    # Where reshape gives a view, it is this one.
+    short=reshape._short,
     function=False,
     varargs=True,
     samples=lambda make: [
@@ -125,7 +127,7 @@ view_as = Composite(
 reshape_as = Composite(
     "reshape_as(Tensor(a) input, Tensor other) -> Tensor(a)",
     "The elements in the shape of `other`.",
-    lambda x, other: reshape.apply((x, other.shape)),
+    lambda x, other: reshape.run(x, other._array.shape),
     function=False,
     samples=lambda make: [Sample((make(2, 3), make(6)))],
 )
@@ -139,9 +141,7 @@ def _flatten(x: Tensor, start_dim: int, end_dim: int) -> Any:
             f"[flatten] argument 'start_dim': start_dim {start_dim} cannot come after "
             f"end_dim {end_dim}."
         )
-    return reshape.apply(
-        (x, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
-    )
+    return reshape.run(x, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
 
 
 flatten = Composite(
@@ -157,7 +157,7 @@ def _unflatten(x: Tensor, dim: int, sizes: tuple[int, ...]) -> Any:
     shape = x._array.shape
     dim = wrap_dim("unflatten", dim, len(shape))
     inner = resolve_size("unflatten", sizes, shape[dim] if shape else 1)
-    return reshape.apply((x, (*shape[:dim], *inner, *shape[dim + 1 :])))
+    return reshape.run(x, (*shape[:dim], *inner, *shape[dim + 1 :]))
 
 
 unflatten = Composite(
@@ -342,7 +342,7 @@ def _movedim(x: Tensor, source: tuple[int, ...], destination: tuple[int, ...]) -
     order = [d for d in range(x.ndim) if d not in taken]
     for place, dim in sorted(zip(places, taken, strict=True)):
         order.insert(place, dim)
-    return permute.apply((x, order if x.ndim else ()))
+    return permute.run(x, tuple(order) if x.ndim else ())
 
 
 movedim = Composite(
@@ -470,6 +470,17 @@ def _expand(x: Any, size: Ints) -> Any:
     return out
 
 
+def _quick_expand(x: Any, rest: tuple[Any, ...]) -> Any:
+    (size,) = rest
+    if size.__class__ is not tuple:
+        return None
+    for wanted in size:
+        if wanted.__class__ is not int:
+            return None
+    # NumPy has its own strides for arrays without elements.
+    return None if 0 in _expanded(x, size) else (_expand(x, size), rest)
+
+
 expand = Primitive(
     "expand(Tensor(a) input, int[] size) -> Tensor(a)",
     "Dimensions of size 1 repeated to `size` without a copy; -1 keeps a size.",
@@ -477,6 +488,7 @@ expand = Primitive(
     rule=_expand_rule,
     # What was repeated is summed as after broadcasting.
     vjp={"input": Vjp(lambda g, s: g, arrays=lambda g, args, shapes, out: g)},
+    quick=_quick_expand,
     jvp="linear",
     check_first=False,
     function=False,
@@ -493,7 +505,7 @@ expand = Primitive(
 expand_as = Composite(
     "expand_as(Tensor(a) input, Tensor other) -> Tensor(a)",
     "Repeated to the shape of `other` without a copy.",
-    lambda x, other: expand.apply((x, other.shape)),
+    lambda x, other: expand.run(x, other._array.shape),
     function=False,
     samples=lambda make: [Sample((make(2, 1), make(2, 3)))],
 )
@@ -501,7 +513,7 @@ expand_as = Composite(
 broadcast_to = Composite(
     "broadcast_to(Tensor(a) input, int[] size) -> Tensor(a)",
     "Repeated to `size` without a copy.",
-    lambda x, size: expand.apply((x, size)),
+    expand.run,
     samples=samples_of(((2, 1), ((2, 3),)), ((), ((2,),))),
 )
 
@@ -525,4 +537,4 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Any, ...]:
     if not tensors:
         return ()
     shape = broadcast_shapes("broadcast_tensors", *(tuple(x.shape) for x in tensors))
-    return tuple(expand.apply((x, shape)) for x in tensors)
+    return tuple(expand.run(x, shape) for x in tensors)

@@ -320,6 +320,7 @@ class Composite(Operator):
     """An operator written in terms of others: it is differentiated and traced through its body.
 
     `scalars` says, as for a primitive, whether Python numbers may stand for tensor arguments.
+    `short` may answer the commonest calls; it returns None from others.
     """
 
     def __init__(
@@ -329,9 +330,11 @@ class Composite(Operator):
         body: Callable[..., Any],
         *,
         scalars: bool = False,
+        short: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
         self.body = body
+        self._given_short = short
         super().__init__(schema, doc, **options)
         self._converters = [
             _tensor_check(self.name, a, scalars=scalars)
@@ -339,6 +342,11 @@ class Composite(Operator):
             else converter(self.name, a)
             for a in self.schema.arguments
         ]
+
+    def short_way(self) -> Callable[..., Any] | None:
+        """Return the function given for the commonest calls, which takes all arguments."""
+        self._short_takes_all = True
+        return self._given_short
 
     def apply(self, args: tuple[Any, ...]) -> Any:
         """Run the body."""

@@ -88,7 +88,9 @@ def quick_special(
     first.
     """
     kind = _kind_of(operator) if getattr(operator, "plan", ()) else None
-    return miss if kind is None else _make(kind, operator, miss, swaps=reflected, compiled=compiled)
+    if kind is None:
+        return miss
+    return _wrapping(miss, _make(kind, operator, miss, swaps=reflected, compiled=compiled))
 
 
 def quick_special_write(
@@ -97,7 +99,13 @@ def quick_special_write(
     """Return the special method that writes into its first operand."""
     if operator._short_write is None:
         return miss
-    return _make("write", operator, miss, compiled=compiled)
+    return _wrapping(miss, _make("write", operator, miss, compiled=compiled))
+
+
+def _wrapping(miss: Callable[..., Any], made: Any) -> Any:
+    made.__wrapped__ = miss  # which has the signature
+    made.__doc__ = miss.__doc__
+    return made
 
 
 def _kind_of(primitive: Primitive) -> str | None:
@@ -191,8 +199,6 @@ def _compiled(
         shortened=primitive.complete is not None,
         swaps=swaps,
     )
-    if miss is not None:
-        made.__wrapped__ = miss  # type: ignore[attr-defined]  # which has the signature
     return made
 
 

@@ -337,6 +337,9 @@ def test_views(data: Any) -> None:
         ("transpose", (data.draw(ints), data.draw(ints))),
         ("unsqueeze", (data.draw(ints),)),
         ("squeeze", (data.draw(ints),)),
+        ("expand", (data.draw(st.sampled_from([
+            (2, *x.shape), (-1,) * x.ndim, tuple(3 if n == 1 else n for n in x.shape),
+        ]) | st.lists(ints, max_size=4).map(tuple)),)),
     ):  # fmt: skip
         if not refused(OPERATORS[name], x, *rest):
             agree(OPERATORS[name], x, *rest)
@@ -633,6 +636,30 @@ def test_threads() -> None:
     for thread in threads:
         thread.join()
     assert not problems
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 6), (3, 2)])
+def test_view_is_reshape_where_that_is_a_view(shape: tuple[int, ...]) -> None:
+    x = tp.arange(6.0).reshape(2, 3).requires_grad_()
+    for view in (lambda t: t.view(shape), lambda t: t.view(*shape[:-1], -1)):
+        short = view(x)
+        with long_way_only():
+            long = view(x)
+        assert short._base is x
+        assert short.grad_fn.name() == long.grad_fn.name() == "ReshapeBackward"
+        assert (short.tolist(), short.stride()) == (long.tolist(), long.stride())
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        x.t().view(6)
+
+
+def test_gradients_of_what_was_expanded() -> None:
+    x = tp.tensor([[1.0], [2.0]], requires_grad=True)
+    for size in ((2, 3), (4, 2, 3), (2, -1)):
+        weight = tp.arange(24.0)[: int(np.prod(x.expand(size).shape))].reshape(x.expand(size).shape)
+        (short,) = tp.autograd.grad((x.expand(size) * weight).sum(), x)
+        with long_way_only():
+            (long,) = tp.autograd.grad((x.expand(size) * weight).sum(), x)
+        assert short.tolist() == long.tolist()
 
 
 def test_a_saved_tensor_can_be_packed() -> None:

@@ -163,6 +163,23 @@ PyObject* squeeze(PyArrayObject* array, PyObject* const* rest, PyObject** normal
   return view_of(array, kept, shape, strides, PyArray_BYTES(array));
 }
 
+// expand(size)
+PyObject* expand(PyArrayObject* array, PyObject* const* rest, PyObject**) {
+  npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
+  if (!read_ints(rest[0], shape, NPY_MAXDIMS)) return miss();
+  const int ndim = static_cast<int>(PyTuple_GET_SIZE(rest[0]));
+  const int lead = ndim - PyArray_NDIM(array);
+  if (lead < 0) return miss();
+  for (int i = 0; i < ndim; ++i) {
+    const npy_intp present = i < lead ? 1 : PyArray_DIM(array, i - lead);
+    if (shape[i] == -1 && i >= lead) shape[i] = present;
+    // NumPy has its own strides for arrays without elements.
+    if (shape[i] <= 0 || (present != 1 && present != shape[i])) return miss();
+    strides[i] = present == 1 ? 0 : PyArray_STRIDE(array, i - lead);
+  }
+  return or_miss(view_of(array, ndim, shape, strides, PyArray_BYTES(array)));
+}
+
 // A slice of numbers that never change, and that goes forward.
 bool is_basic(PyObject* object) {
   auto* slice = reinterpret_cast<PySliceObject*>(object);
@@ -254,7 +271,7 @@ constexpr struct {
   const char* name;
   ViewFunction function;
 } views[] = {
-    {"reshape", reshape},     {"permute", permute}, {"transpose", transpose},
+    {"reshape", reshape},     {"permute", permute}, {"transpose", transpose}, {"expand", expand},
     {"unsqueeze", unsqueeze}, {"squeeze", squeeze}, {"_slice", slice},
 };
 
