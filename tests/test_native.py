@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -264,17 +265,20 @@ def test_narrow_types_keep_their_bits(kernels: Any, dtype: Any) -> None:
 
 @pytest.mark.slow
 def test_threads_allocate_and_free_without_growth(kernels: Any) -> None:
-    """8 threads, 10,000 allocations each: nothing is left, nothing fails."""
+    """8 threads, 100,000 allocations each: nothing is left, nothing fails, memory stays."""
     from tensorplay.utils.cpp_jit import allocator
 
     gc.collect()
     before = allocator.live_allocations()
     failures: list[BaseException] = []
+    pages: list[int] = []
 
     def run(number: int) -> None:
         try:
             held: list[Any] = []
-            for turn in range(10_000):
+            for turn in range(100_000):
+                if number == 0 and turn in {20_000, 99_999}:
+                    pages.append(resident())
                 held.append(kernels.make(turn % 7, 2, 64, 1, 1))
                 if len(held) > 20:
                     held.clear()
@@ -289,6 +293,39 @@ def test_threads_allocate_and_free_without_growth(kernels: Any) -> None:
     assert failures == []
     gc.collect()
     assert allocator.live_allocations() == before
+    assert pages[1] - pages[0] < 8 << 20
+
+
+def resident() -> int:
+    """Return the bytes of this process in memory, or 0 where the system does not say."""
+    file = Path("/proc/self/statm")
+    return int(file.read_text().split()[1]) * os.sysconf("SC_PAGESIZE") if file.exists() else 0
+
+
+@pytest.mark.parametrize("times", [10_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_calls_leave_nothing(kernels: Any, times: int) -> None:
+    """10^6 calls of each kind: no tensor, no object, no memory is left."""
+    from tensorplay.utils.cpp_jit import allocator
+
+    x, out = tp.ones(3, dtype=tp.float64), tp.zeros(3, dtype=tp.float64)
+    array = np.ones(3)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            kernels.first(x)
+            kernels.first(array)
+            kernels.copy(x, out=out)
+            kernels.same(x)
+            kernels.make(1, 2, 64, 1, 1)
+
+    run(times // 5)
+    gc.collect()
+    live, held, pages = allocator.live_allocations(), references(x), resident()
+    run(times)
+    gc.collect()
+    assert allocator.live_allocations() == live
+    assert references(x) == held
+    assert resident() - pages < 4 << 20
 
 
 def test_nothing_fails_at_exit() -> None:
