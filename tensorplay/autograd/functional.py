@@ -520,26 +520,42 @@ def _blocks(
         ]
 
 
-def _basis(tensor: Tensor) -> Tensor:
-    """Return the unit vectors of the space of `tensor`, along a first dimension."""
+def _basis(tensor: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+    """Return unit vectors of the space of `tensor`, along a first dimension: all, or some."""
     count = tensor.numel()
-    eye = np.eye(count, dtype=tensor.dtype.numpy).reshape(count, *tensor.shape)
-    return wrap(eye, tensor.dtype)
+    rows = (count if stop is None else stop) - start
+    eye = np.eye(rows, count, start, dtype=tensor.dtype.numpy)
+    return wrap(eye.reshape(rows, *tensor.shape), tensor.dtype)
 
 
 def _forward_jacobian(
-    func: Callable[..., Any], given: Tensors, *, many: bool, strict: bool, vectorize: bool
+    func: Callable[..., Any],
+    given: Tensors,
+    *,
+    many: bool,
+    strict: bool,
+    vectorize: bool | None,
 ) -> Any:
+    """Return the matrices column by column, or `vectorize` all columns; None: if possible."""
     from tensorplay.ops.joining import stack
 
     many_out = False
     outputs: Tensors = ()
     table: list[list[Any]] = []
     for number, x in enumerate(given):
-        if vectorize and x.numel():
-            many_out, outputs, column = _columns_together(func, given, number, strict=strict)
-            table.append(column)
-            continue
+        least = 2 if vectorize is None else 1  # of one column there is nothing to gain
+        if vectorize is not False and x.numel() >= least:
+            try:
+                many_out, outputs, column = _columns_together(func, given, number, strict=strict)
+            except Exception:
+                if vectorize:
+                    raise
+                # It reads values, draws numbers, or has a step without a rule for batches: one by
+                # one it runs, or raises what it raises there.
+                vectorize = False
+            else:
+                table.append(column)
+                continue
         columns: list[Tensors] = []
         for unit in _basis(x):
             vectors = tuple(unit if n == number else _zeros(o) for n, o in enumerate(given))
@@ -558,23 +574,35 @@ def _forward_jacobian(
     return _as_given(tuple(rows), many=many_out)
 
 
+# Elements that the tangents of one run for many columns may have.
+_MOST_TOGETHER = 4_000_000
+
+
 def _columns_together(
     func: Callable[..., Any], given: Tensors, number: int, *, strict: bool
 ) -> tuple[bool, Tensors, list[Any]]:
-    """Return the derivatives of all outputs for one input, from one run with all its tangents."""
+    """Return the derivatives of all outputs for one input, from runs with many of its tangents."""
+    from tensorplay.ops.joining import cat
+
     x = given[number]
-    level = Level(x.numel())
-    vectors = tuple(
-        batch(_basis(x), (level,)) if n == number else _zeros(o) for n, o in enumerate(given)
-    )
-    state.levels.append(level)
-    try:
-        out, product = _jvp_forward(func, given, vectors, create_graph=False, strict=strict)
-    finally:
-        state.levels.remove(level)
-    many, outputs = _tensors(out, "jacobian", "result of the user-provided function")
-    _, products = _tensors(product, "jacobian", "products")
-    blocks = [expose(t, (level,)).movedim(0, -1) for t in products]
+    many, outputs = False, ()
+    parts: list[list[Any]] = []
+    count = max(1, _MOST_TOGETHER // x.numel())
+    for start in range(0, x.numel(), count):
+        units = _basis(x, start, min(start + count, x.numel()))
+        level = Level(len(units))
+        vectors = tuple(
+            batch(units, (level,)) if n == number else _zeros(o) for n, o in enumerate(given)
+        )
+        state.levels.append(level)
+        try:
+            out, product = _jvp_forward(func, given, vectors, create_graph=False, strict=strict)
+        finally:
+            state.levels.remove(level)
+        many, outputs = _tensors(out, "jacobian", "result of the user-provided function")
+        _, products = _tensors(product, "jacobian", "products")
+        parts.append([expose(t, (level,)).movedim(0, -1) for t in products])
+    blocks = parts[0] if len(parts) == 1 else [cat(p, -1) for p in zip(*parts, strict=True)]
     return (
         many,
         outputs,
@@ -584,6 +612,8 @@ def _columns_together(
 
 def jacfwd(func: Callable[..., Any], inputs: Any) -> Any:
     """Return the Jacobian matrices of `func`, by forward mode: ``jacobian`` for few inputs.
+
+    The columns are computed together where `func` runs on batches, else one after the other.
 
     Parameters
     ----------
@@ -595,7 +625,8 @@ def jacfwd(func: Callable[..., Any], inputs: Any) -> Any:
     Tensor or tuple
         As from `jacobian`.
     """
-    return jacobian(func, inputs, strategy="forward-mode")
+    many, given = _tensors(inputs, "jacobian", "inputs")
+    return _forward_jacobian(func, given, many=many, strict=False, vectorize=None)
 
 
 def hessian(

@@ -149,6 +149,38 @@ def test_columns_of_forward_mode_are_computed_together():
     tp.rand(1)  # the mode ends with the call
 
 
+def test_jacfwd_runs_the_function_once_for_all_columns_where_that_is_possible(monkeypatch):
+    def counting(function):
+        def counted(*xs):
+            counted.runs += 1
+            return function(*xs)
+
+        counted.runs = 0
+        return counted
+
+    x, y = tp.rand((2, 3), dtype=tp.float64), tp.rand((3,), dtype=tp.float64)
+    pair = counting(lambda a, b: (a.sin() @ b, a * b))
+    expected = fn.jacobian(pair, (x, y))
+    pair.runs = 0
+    for ours, theirs in zip(fn.jacfwd(pair, (x, y)), expected, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy())
+    assert pair.runs == 2
+    # What draws numbers goes column by column.
+    drawing = counting(lambda a: a + tp.rand(3))
+    np.testing.assert_allclose(fn.jacfwd(drawing, y).numpy(), np.eye(3))
+    assert drawing.runs == 4
+    with pytest.raises(ZeroDivisionError):
+        fn.jacfwd(lambda a: a * (1 // 0), x)
+    # Many columns are computed in parts.
+    monkeypatch.setattr(fn, "_MOST_TOGETHER", 12)
+    square = counting(lambda a: a * a)
+    expected = fn.jacobian(square, x).numpy()
+    square.runs = 0
+    np.testing.assert_allclose(fn.jacfwd(square, x).numpy(), expected)
+    assert square.runs == 3
+
+
 def test_jacfwd():
     x = vector(*X)
     np.testing.assert_allclose(fn.jacfwd(one, x).numpy(), one_jacobian(x))
