@@ -173,6 +173,26 @@ def test_right_gradients_of_kernels_are_never_called_wrong(name, dtype, fast_mod
 
 
 @FAST
+@pytest.mark.parametrize("dtype", [tp.float16, tp.bfloat16], ids=str)
+def test_what_half_precision_cannot_tell_is_no_silent_pass(dtype, fast_mode):
+    def report(factor, only=dtype):
+        function = square(lambda x: factor * x, only=only)
+        return gradcheck_report(function, (point(dtype),), fast_mode=fast_mode)
+
+    right = report(2.0)
+    assert right.verdict == "ok"
+    least = {tp.float16: 1.0, tp.bfloat16: 3.5}[dtype]
+    (note,) = [n for n in right.notes if "looks like rounding" in n]
+    assert f"x is {dtype!r}" in note
+    assert f"less than about {least}%" in note
+    for factor in (1 + least / 100, 1 - least / 100):
+        assert report(2.0 * factor).verdict == "inconclusive"
+    # Where there are gradients in float64, these tell.
+    assert not any("looks like rounding" in n for n in report(2.0, None).notes)
+    assert report(2.01, None).verdict == "wrong"
+
+
+@FAST
 @pytest.mark.parametrize("factor", [1.01, 0.99])
 @pytest.mark.parametrize("name", SMOOTH)
 def test_one_percent_is_found_in_float32(name, factor, fast_mode):

@@ -172,7 +172,7 @@ class _Comparison:
         # Where all derivatives are zero, the size of the function is what there is.
         size = float(np.abs(self.centre).max(initial=0.0))
         result: npt.NDArray[np.bool_] = ~(gaps <= allowed)
-        result |= ~(noise <= max(p.doubt * scale, p.epsilon * size / 4))
+        result |= ~(noise <= max(0.01 * scale, 2 * p.doubt * scale, p.epsilon * size / 4))
         return result
 
     def refine(self, part: slice) -> None:

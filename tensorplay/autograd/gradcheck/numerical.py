@@ -89,8 +89,9 @@ def precision_for(epsilon: float) -> Precision:
     # In half precision 200 roundings would be as large as the derivatives themselves.
     atol = min(200 * epsilon, 1e-4 + 4 * epsilon)
     rtol = max(3e-3, 20 * epsilon)
-    # Twenty roundings are more than a small mistake: what lies between is left open.
-    doubt = max(0.01, 2.5 * epsilon) if epsilon >= HALF else None
+    # Twenty roundings are more than a small mistake: what lies between is left open. A formula of
+    # a few steps has a few roundings itself.
+    doubt = max(0.004, 1.25 * epsilon) if epsilon >= HALF else None
     return Precision(epsilon, 2 * root, atol, rtol, max(0.01, 20 * epsilon), doubt)
 
 

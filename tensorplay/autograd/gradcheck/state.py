@@ -226,11 +226,23 @@ class State:
                     )  # fmt: skip
             self.precisions.append(own)
             self.differences.append(Differences(numerical, array, used, scaled=options.eps is None))
+        if self.wide_reverse is None:
+            self._note_doubt()
         # Rounding of the analytical side, where it is not of the type of the differences.
         self.analytical_epsilon = (
             0.0 if self.wide is None or self.wide_reverse is not None else max(epsilons)
         )
         self.numerical_centre = self.centre if self.wide is None else numerical()
+
+    def _note_doubt(self) -> None:
+        """Say how small a mistake cannot be seen in the types of the inputs."""
+        for leaf, p in zip(self.checked, self.precisions, strict=True):
+            if p.doubt is not None:
+                least = 2 * (p.doubt + p.epsilon)  # the differences are as coarse as the formula
+                self.notes.append(
+                    f"{leaf.name} is {leaf.tensor.dtype!r}, and there are no gradients in float64 "
+                    f"to compare: a mistake of less than about {least:.1%} looks like rounding."
+                )
 
     def _as_asked(self, precision: Precision) -> Precision:
         """Return `precision` with the step and the tolerances that the caller chose."""
