@@ -585,7 +585,8 @@ def _columns_together(
     from tensorplay.ops.joining import cat
 
     x = given[number]
-    many, outputs = False, ()
+    many = False
+    outputs: Tensors = ()
     parts: list[list[Any]] = []
     count = max(1, _MOST_TOGETHER // x.numel())
     for start in range(0, x.numel(), count):

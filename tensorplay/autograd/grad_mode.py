@@ -7,7 +7,8 @@ import inspect
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tensorplay._detours import Detour, enter, leave
+from tensorplay import _native
+from tensorplay._detours import Detour, detours, enter, leave
 from tensorplay._tensor import this_thread
 
 if TYPE_CHECKING:
@@ -43,20 +44,64 @@ def is_inference_mode_enabled() -> bool:
     return state.inference
 
 
-class _GradMode:
-    """Context manager and decorator that sets the flag; generators keep it while they run."""
+class _PythonBase:
+    """The base of the context managers where the extension is not there.
+
+    An exception from outside, such as KeyboardInterrupt, can arrive inside of `__exit__` before the
+    mode is back; in the extension it cannot.
+    """
 
     _mode: bool
+    _wanted: bool
+    _is_inference: bool
+    _outer: list[tuple[bool, bool, Detour | None]]
+    _start: bool | None
 
-    def __init__(self) -> None:
-        self._outer: list[bool] = []
+    def __new__(cls, function: Any = None) -> Any:
+        self: Any = super().__new__(cls)
+        self._wanted, self._is_inference = cls._mode, False
+        self._outer, self._start = [], None
+        return self if function is None else self(function)
+
+    def _set_mode(self, wanted: bool, inference: bool = False) -> None:
+        """Say which mode this is."""
+        self._wanted, self._is_inference = wanted, inference
+
+    def _start_from(self, enabled: bool) -> None:
+        """Go back to `enabled` at the end, whatever is when the mode is entered."""
+        self._start = enabled
 
     def __enter__(self) -> None:
-        self._outer.append(state.enabled)
-        state.enabled = self._mode and not state.inference
+        before = state.enabled if self._start is None else self._start
+        infers, wanted = state.inference, self._wanted
+        detour = enter("inference mode") if wanted and self._is_inference else None
+        self._outer.append((before, infers, detour))
+        if not self._is_inference:
+            state.enabled = wanted and not infers
+            return
+        # Leaving inference mode records again; outside of it nothing changes.
+        state.enabled = not wanted and (infers or state.enabled)
+        state.inference = this_thread.inference = wanted
 
     def __exit__(self, *exception: object) -> None:
-        state.enabled = self._outer.pop()
+        before, infers, detour = self._outer.pop()
+        if detour is not None:
+            leave(detour)
+        if self._is_inference:
+            state.inference = this_thread.inference = infers
+        state.enabled = before
+
+
+_Base: Any = _PythonBase
+if _native.core is not None:
+    _native.core.configure_grad_mode(state, this_thread, detours)
+    _Base = _native.core.GradModeBase
+
+
+class _GradMode(_Base):  # type: ignore[misc]  # which one it is is known at run time
+    """Context manager and decorator that sets the flag; generators keep it while they run."""
+
+    _mode = False
 
     def _again(self) -> _GradMode:
         return type(self)()
@@ -97,19 +142,11 @@ class _GradMode:
 class no_grad(_GradMode):  # noqa: N801 - the field's spelling
     """Nothing is recorded inside: ``with no_grad():`` or ``@no_grad()``."""
 
-    _mode = False
-
-    def __new__(cls, function: Any = None) -> Any:  # noqa: D102 - see the class
-        return super().__new__(cls) if function is None else cls()(function)
-
 
 class enable_grad(_GradMode):  # noqa: N801
     """Operations are recorded inside, even within `no_grad`."""
 
     _mode = True
-
-    def __new__(cls, function: Any = None) -> Any:  # noqa: D102 - see the class
-        return super().__new__(cls) if function is None else cls()(function)
 
 
 class set_grad_enabled(_GradMode):  # noqa: N801
@@ -121,26 +158,27 @@ class set_grad_enabled(_GradMode):  # noqa: N801
         Whether operations are recorded from now on.
     """
 
+    def __new__(cls, mode: bool) -> Any:  # noqa: ARG004, D102 - see the class
+        return super().__new__(cls)
+
     def __init__(self, mode: bool) -> None:
-        super().__init__()
-        self._mode = bool(mode)
+        self._wants = bool(mode)
         self._before = state.enabled
-        state.enabled = self._mode and not state.inference
+        self._set_mode(self._wants)
+        # The flag is set here; what has to come back is what was before that.
+        self._start_from(self._before)
+        state.enabled = self._wants and not state.inference
 
     def _again(self) -> _GradMode:
-        inner = object.__new__(set_grad_enabled)
-        inner._outer, inner._mode, inner._before = [], self._mode, self._before
+        inner = _GradMode()
+        inner._set_mode(self._wants)
         return inner
-
-    def __enter__(self) -> None:
-        # The flag was set by the constructor; what has to come back is what was before that.
-        self._outer.append(self._before)
-        state.enabled = self._mode and not state.inference
 
     def __call__(self, function: F) -> F:
         """Return `function` with the flag set while it runs."""
         state.enabled = self._before  # used as a decorator: only the calls are affected
-        return super().__call__(function)
+        decorated: F = super().__call__(function)
+        return decorated
 
 
 class inference_mode(_GradMode):  # noqa: N801 - the field's spelling
@@ -159,28 +197,9 @@ class inference_mode(_GradMode):  # noqa: N801 - the field's spelling
         return cls()(mode) if callable(mode) else super().__new__(cls)
 
     def __init__(self, mode: bool = True) -> None:
-        super().__init__()
-        self._mode = bool(mode)
-        self._outer_inference: list[bool] = []
-        self._entered: list[Detour | None] = []
+        self._wants = bool(mode)
+        self._set_mode(self._wants, True)
 
     def _again(self) -> _GradMode:
-        again: _GradMode = inference_mode(self._mode)
+        again: _GradMode = inference_mode(self._wants)
         return again
-
-    def __enter__(self) -> None:
-        self._outer.append(state.enabled)
-        self._outer_inference.append(state.inference)
-        if self._mode:
-            state.enabled = False
-        elif state.inference:
-            state.enabled = True
-        state.inference = this_thread.inference = self._mode
-        self._entered.append(enter("inference mode") if self._mode else None)
-
-    def __exit__(self, *exception: object) -> None:
-        detour = self._entered.pop()
-        if detour is not None:
-            leave(detour)
-        state.inference = this_thread.inference = self._outer_inference.pop()
-        state.enabled = self._outer.pop()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
+import time
 from typing import Any
 
 import pytest
 
 import tensorplay as tp
+from tensorplay import _native
 from tensorplay._detours import detours
 
 
@@ -160,3 +163,34 @@ def test_what_another_thread_does_changes_nothing_here() -> None:
     twice()
     leave.set()
     thread.join()
+
+
+class _Bomb:
+    """``-bomb`` asks for a KeyboardInterrupt, which Python then raises where it next looks."""
+
+    __neg__ = _thread.interrupt_main  # in C, after which nobody looks before the block is left
+
+
+@pytest.mark.skipif(_native.core is None, reason=f"extension: {_native.reason}")
+@pytest.mark.parametrize(
+    "make",
+    [tp.no_grad, tp.enable_grad, tp.inference_mode, lambda: tp.set_grad_enabled(False)],
+    ids=["no_grad", "enable_grad", "inference_mode", "set_grad_enabled"],
+)
+def test_an_interrupt_at_the_end_of_a_block_leaves_the_mode_as_it_was(make):
+    bomb: Any = _Bomb()
+
+    def block() -> None:
+        with make():
+            _ = -bomb
+        time.sleep(1)  # not reached: the interrupt arrives at the end of the block
+
+    for outer in (tp.enable_grad, tp.no_grad):
+        with outer():
+            before = tp.is_grad_enabled()
+            with pytest.raises(KeyboardInterrupt):
+                block()
+            assert tp.is_grad_enabled() is before
+            assert not tp.is_inference_mode_enabled()
+    assert tp.is_grad_enabled()
+    assert not detours

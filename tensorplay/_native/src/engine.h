@@ -197,6 +197,10 @@ PyObject* configure_apply(PyObject* module, PyObject* args);
 // record_call(maker, ctx, formula, inputs, output): make a node the history of the only output.
 PyObject* record_call(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
+// grad_mode.cpp: Python's type `GradModeBase`.
+PyObject* configure_grad_mode(PyObject* module, PyObject* args);
+bool prepare_grad_mode(PyObject* module);
+
 // operator_call.cpp: Python's type `OperatorCall`.
 bool prepare_operator_call(PyObject* module);
 

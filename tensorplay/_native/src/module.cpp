@@ -31,6 +31,8 @@ PyMethodDef methods[] = {
      "say which classes and objects the short ways and the reverse pass work on."},
     {"configure_arrays", configure_arrays, METH_VARARGS,
      "configure_arrays(silence, restore, add): say how NumPy's warnings are silenced."},
+    {"configure_grad_mode", configure_grad_mode, METH_VARARGS,
+     "configure_grad_mode(state, this_thread, detours): say where the modes are kept."},
     {"configure_engine", configure_engine, METH_VARARGS,
      "configure_engine(AccumulateGrad, dtype, wrap, accumulator_of, lock, begin, end, visit, "
      "checked): say what the reverse pass needs of Python."},
@@ -86,7 +88,7 @@ PyMODINIT_FUNC PyInit__core() {
   PyObject* capsule = PyCapsule_New(&table, "dlpack_exchange_api", nullptr);
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
       !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
-      !prepare_operator_call(module) || !prepare_short_ways(module) || capsule == nullptr ||
+      !prepare_operator_call(module) || !prepare_grad_mode(module) || !prepare_short_ways(module) || capsule == nullptr ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);
     Py_DECREF(module);
