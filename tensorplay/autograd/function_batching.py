@@ -114,9 +114,20 @@ def apply_rule(
     return type(outputs)(_rebatched(name, x, d, level) for x, d in zip(outputs, dims, strict=True))
 
 
-def _rebatched(name: str, value: Any, dim: int | None, level: Level) -> Any:
+def _rebatched(name: str, value: Any, dim: Any, level: Level) -> Any:
     if dim is None or not isinstance(value, Tensor):
         return value
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        message = (
+            f"[{name}] vmap: expected out_dims of integers or None, one per output, got {dim!r}."
+        )
+        raise TypeError(message)
+    if not -value.ndim <= dim < value.ndim:
+        message = (
+            f"[{name}] vmap returned {dim} in out_dims for an output of {value.ndim} dimensions: "
+            "expected the dimension that runs over the samples, or None."
+        )
+        raise IndexError(message)
     if value.shape[dim] != level.size:
         message = (
             f"[{name}] vmap returned size {value.shape[dim]} in dimension {dim} of an output, "

@@ -44,7 +44,33 @@ def parse_definition(where: str, name: str, schema: str) -> FunctionSchema:
             "argument that is written: Tensor(a!) x … -> Tensor(a!)."
         )
         raise ValueError(message)
+    _check_defaults(where, parsed)
     return parsed
+
+
+def _check_defaults(where: str, schema: FunctionSchema) -> None:
+    """Refuse defaults that a call with them would be refused for.
+
+    Raises
+    ------
+    ValueError
+        None stands for an argument that takes none, or an integer needs more than 64 bits.
+    """
+    for argument in schema.arguments:
+        given = argument.default
+        if given is None and not argument.type.optional:
+            message = (
+                f"[{where}] argument 'schema': the default of '{argument.name}' is None, which is "
+                f"no value of {argument.type}. Write {argument.type}? {argument.name}=None."
+            )
+            raise ValueError(message)
+        for value in given if isinstance(given, list) else (given,):
+            if type(value) is int and not -(2**63) <= value < 2**63:
+                message = (
+                    f"[{where}] argument 'schema': the default of '{argument.name}' is {value}, "
+                    "expected an integer of 64 bits."
+                )
+                raise ValueError(message)
 
 
 def _check_mutates(schema: FunctionSchema, mutates_args: Any) -> None:

@@ -70,6 +70,7 @@ class Library:
         self._owner = owner_of_frame(frame)
         self._code: Any = frame.f_code
         self._defined: list[CustomOpDef] = []
+        self._closed = False
         if kind == "DEF":
             self._start()
 
@@ -89,7 +90,11 @@ class Library:
             _DEFINING[self.ns] = self
 
     def close(self) -> None:
-        """Take back what this library declared, unless it has been replaced since."""
+        """Take back what this library declared, unless it has been replaced since.
+
+        It declares and implements nothing from then on.
+        """
+        self._closed = True
         for definition in self._defined:
             try:
                 current = find("close", definition.name) is definition
@@ -109,7 +114,15 @@ class Library:
         ------
         ValueError
             It has another namespace.
+        RuntimeError
+            The library was closed.
         """
+        if self._closed:
+            message = (
+                f"[{where}] this library of the namespace '{self.ns}' was closed. "
+                f"Write Library('{self.ns}', 'FRAGMENT') for another."
+            )
+            raise RuntimeError(message)
         text = name.name if isinstance(name, CustomOpDef) else name
         if not isinstance(text, str):
             message = f"[{where}] expected the name of an operator, got {name!r}."
@@ -354,6 +367,11 @@ def impl(
             f"got {types!r}."
         )
         raise TypeError(message) from None
+    if not keys:
+        raise ValueError(
+            "[impl] argument 'types': expected at least one device type or composite spelling, "
+            "got none. Write 'default' for a kernel of all devices."
+        )
     definition = find("impl", qualname)
     if lib is not None:
         check_library("impl", lib, definition)

@@ -139,6 +139,12 @@ def check_name(where: str, name: Any, *, overload: bool = False) -> tuple[str, s
             f"'mylib::softplus', got {name!r}."
         )
         raise ValueError(message)
+    if match[2].startswith("__") or hasattr(Namespace(""), match[2]):
+        message = (
+            f"[{where}] argument 'name': {match[2]!r} is an attribute of every namespace in "
+            "tensorplay.ops, where the operator could not be reached. Write another name."
+        )
+        raise ValueError(message)
     return match[1], match[2]
 
 

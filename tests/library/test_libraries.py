@@ -74,6 +74,21 @@ def test_declaring_again_replaces_schema_and_kernels(name: str) -> None:
         (("tests_define::x", "(Tensor(a) x) -> Tensor(a)"), ValueError, "returns a view"),
         (("tests_define::x", "tests_other::x(Tensor x) -> Tensor"), ValueError, "the schema of"),
         ((3,), TypeError, "expected str"),
+        (
+            ("tests_define::x", "(Tensor x=None) -> Tensor"),
+            ValueError,
+            r"default of 'x' is None, which is no value of Tensor. Write Tensor\? x=None",
+        ),
+        (("tests_define::x", "(int n=None) -> int"), ValueError, r"Write int\? n=None"),
+        (("tests_define::x", "(int n='3') -> int"), ValueError, "no value of int"),
+        (("tests_define::x", f"(int n={2**63}) -> int"), ValueError, "integer of 64 bits"),
+        (("tests_define::x", f"(int[] n=[1, {-(2**63) - 1}]) -> int"), ValueError, "64 bits"),
+        (("tests_define::x", "(Tensor x, Tensor x) -> Tensor"), ValueError, "second argument"),
+        (("tests_define::x", "(int a=1, int b) -> Tensor"), ValueError, "without default"),
+        (("tests_define::x", "(Tensor x, *) -> Tensor"), ValueError, "after"),
+        (("tests_define::_members", "(Tensor x) -> Tensor"), ValueError, "attribute of every"),
+        (("tests_define::__class__", "(Tensor x) -> Tensor"), ValueError, "attribute of every"),
+        (("tests_define::class", "(Tensor x) -> Tensor"), ValueError, "qualified op name"),
     ],
 )
 def test_bad_declarations(args: Any, error: type[Exception], text: str) -> None:
@@ -89,6 +104,8 @@ def test_bad_declarations(args: Any, error: type[Exception], text: str) -> None:
         ("AutogradCPU", ValueError, "register_autograd"),
         (3, TypeError, "argument 'types'"),
         (("cpu", 3), TypeError, "argument 'types'"),
+        ((), ValueError, "at least one device type"),
+        ([], ValueError, "at least one device type"),
     ],
 )
 def test_bad_types(name: str, types: Any, error: type[Exception], text: str) -> None:
@@ -141,6 +158,34 @@ def test_a_library_declares_and_implements(ns: str) -> None:
     assert space.scale(tp.ones(1)).tolist() == [3]
     lib.close()
     assert not library.has_op(f"{ns}::scale")
+
+
+def test_a_closed_library_declares_nothing(ns: str) -> None:
+    lib = Library(ns, "DEF")
+    lib.define("f(Tensor x) -> Tensor")
+    lib.close()
+    assert not library.has_op(f"{ns}::f")
+    for call in (
+        lambda: lib.define("g(Tensor x) -> Tensor"),
+        lambda: lib.impl("f", lambda x: x),
+    ):
+        with pytest.raises(RuntimeError, match=f"was closed. Write Library.'{ns}', 'FRAGMENT'"):
+            call()
+    assert not library.has_op(f"{ns}::g")
+    lib.close()  # again is no error
+    Library(ns, "DEF").close()
+
+
+def test_names_beyond_ascii_and_schemas_of_any_length(ns: str) -> None:
+    lib = Library(ns, "DEF")
+    assert lib.define("größe(Tensor größe) -> Tensor") == f"{ns}::größe"
+    lib.impl("größe", lambda x: x + 1)
+    assert getattr(tp.ops, ns).größe(größe=tp.ones(1)).tolist() == [2]
+    many = ", ".join(f"Tensor x{i}" for i in range(300))
+    lib.define(f"many({many}) -> Tensor")
+    lib.impl("many", lambda *xs: xs[0] + xs[-1])
+    assert getattr(tp.ops, ns).many(*[tp.ones(1)] * 300).tolist() == [2]
+    lib.close()
 
 
 def test_a_second_definition_of_a_namespace(ns: str) -> None:
@@ -585,3 +630,26 @@ def test_a_replaced_definition_cannot_be_removed(name: str) -> None:
 
 def _plain(x: Tensor) -> Tensor:
     return x.clone()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        (lambda x: (x * 2, 5), IndexError, r"returned 5 in out_dims for an output of 2 dimensions"),
+        (lambda x: (x * 2, -3), IndexError, r"returned -3 in out_dims"),
+        (lambda x: (x.sum(), 0), IndexError, r"returned 0 in out_dims for an output of 0"),
+        (lambda x: (x * 2, "a"), TypeError, "expected out_dims of integers or None"),
+        (lambda x: (x * 2, True), TypeError, "expected out_dims of integers or None"),
+        (lambda x: (x * 2, (0, 0)), TypeError, "expected out_dims of integers or None"),
+        (lambda x: (x[:2], 0), RuntimeError, "size 2 in dimension 0 .* size of the batch, 3"),
+        (lambda x: x * 2, RuntimeError, r"expected the rule to return \(outputs, out_dims\)"),
+    ],
+)
+def test_a_rule_for_samples_that_answers_wrongly_is_named(
+    name: str, answer: Any, error: type[Exception], text: str
+) -> None:
+    library.define(name, "(Tensor x) -> Tensor")
+    library.impl(name, "default", lambda x: x * 2)
+    library.register_vmap(name, lambda info, in_dims, x: answer(x))
+    with pytest.raises(error, match=rf"\[{name}\] vmap.*{text}"):
+        tp.func.vmap(library.get_op(name))(tp.ones(3, 4))
