@@ -154,15 +154,16 @@ int64_t count(const DLTensor* t) {
 
 bool contiguous(const DLTensor* t) {
   if (!t->strides) return true;
-  for (int32_t i = 0; i < t->ndim; ++i)
-    if (t->shape[i] == 0) return true;
   int64_t step = 1;
+  bool dense = true;
   for (int32_t i = t->ndim - 1; i >= 0; --i) {
-    if (t->shape[i] == 1) continue;
-    if (t->strides[i] != step) return false;
-    step *= t->shape[i];
+    const int64_t size = t->shape[i];
+    if (size == 1) continue;
+    if (size == 0) return true;
+    dense = dense && t->strides[i] == step;
+    step *= size;
   }
-  return true;
+  return dense;
 }
 
 char* first_byte(const DLTensor* t) { return static_cast<char*>(t->data) + t->byte_offset; }
@@ -204,11 +205,11 @@ int64_t stride_gcd(const DLTensor* t, int64_t g) {
 // such as x[:, 0] and x[:, 1] are told apart by the common divisor of all steps, and the rest is
 // taken as shared.
 bool overlap(const DLTensor* a, const DLTensor* b) {
-  if (count(a) == 0 || count(b) == 0) return false;
   const char *a_low, *a_high, *b_low, *b_high;
   extent(a, &a_low, &a_high);
   extent(b, &b_low, &b_high);
   if (a_high <= b_low || b_high <= a_low) return false;
+  if (count(a) == 0 || count(b) == 0) return false;
   const int64_t step = stride_gcd(b, stride_gcd(a, 0));
   if (step == 0) return true;
   int64_t shift = (first_byte(b) - first_byte(a)) % step;
@@ -368,7 +369,8 @@ int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uin
 }
 
 int check_layout(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
-  if ((a->flags & TP_FLAG_CONTIGUOUS) && !contiguous(t)) {
+  const bool dense = contiguous(t);
+  if ((a->flags & TP_FLAG_CONTIGUOUS) && !dense) {
     const std::string name = a->name;
     const std::string advice =
         a->flags & TP_FLAG_WRITES
@@ -381,7 +383,7 @@ int check_layout(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
                                   tuple_text(t->strides, t->ndim) + " for shape " +
                                   tuple_text(t->shape, t->ndim) + ". " + advice);
   }
-  if ((a->flags & TP_FLAG_WRITES) && self_overlap(t))
+  if ((a->flags & TP_FLAG_WRITES) && !dense && self_overlap(t))
     return fail("ValueError", where(g, a) +
                                   "expected memory of its own for each element, got strides " +
                                   tuple_text(t->strides, t->ndim) + " for shape " +
@@ -420,8 +422,11 @@ int check_dims(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int6
 }
 
 bool same_shape(const DLTensor* a, const DLTensor* b) {
-  return a->ndim == b->ndim &&
-         (a->ndim == 0 || std::memcmp(a->shape, b->shape, sizeof(int64_t) * a->ndim) == 0);
+  if (a->ndim != b->ndim) return false;
+  for (int32_t i = 0; i < a->ndim; ++i) {
+    if (a->shape[i] != b->shape[i]) return false;
+  }
+  return true;
 }
 
 void fill_view(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, tp_view* v) {
@@ -512,8 +517,10 @@ int tp_rt_guard(const tp_guard* g, const TVMFFIAny* args, int32_t num_args, tp_v
                 int32_t* codes) {
   if (num_args != g->num_args) return wrong_count(g, num_args);
   int64_t sizes[TP_MAX_SYMBOLS];
-  const char* owners[TP_MAX_SYMBOLS] = {};
-  const char* code_owners[TP_DTYPE_COUNT] = {};
+  const char* owners[TP_MAX_SYMBOLS];
+  const char* code_owners[TP_DTYPE_COUNT];
+  for (int32_t i = 0; i < g->num_symbols; ++i) owners[i] = nullptr;
+  for (int32_t i = 0; i < g->num_variables; ++i) code_owners[i] = nullptr;
   int32_t tensors = 0, written = 0;
   for (int32_t i = 0; i < num_args; ++i) {
     const tp_guard_arg* a = &g->args[i];
