@@ -58,7 +58,7 @@ _MUTATING: Final = frozenset({
 _OWN: Final = frozenset({
     *("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state", "fork_rng"),
     *("set_default_dtype", "set_default_device", "set_printoptions", "save", "load", "show_config"),
-    *("from_numpy", "frombuffer", "from_dlpack", "to_dlpack"),
+    "to_dlpack",
 })  # fmt: skip
 
 

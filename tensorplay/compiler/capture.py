@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -110,11 +111,15 @@ def _recording(recorder: Recorder, watch: Watch) -> Iterator[None]:
     outer, _state.active = _state.active, True
     detour = enter("a function is captured")
     watching.recorder, watching.made = recorder, []
+    collecting = gc.isenabled()
+    gc.disable()  # what a collection calls is no part of the function, and may run anywhere in it
     sys.settrace(watch.trace)
     try:
         yield
     finally:
         sys.settrace(trace)
+        if collecting:
+            gc.enable()
         watching.recorder, watching.made = before
         leave(detour)
         _state.active = outer

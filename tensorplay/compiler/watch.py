@@ -69,6 +69,15 @@ class Guard:
     text: str
 
 
+class _FoundError(Exception):
+    """Something that no graph holds: it fails the capture when its line runs."""
+
+    def __init__(self, what: str, line: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.line = line
+
+
 class Watch:
     """Finds what one run reads."""
 
@@ -88,31 +97,52 @@ class Watch:
 
     # --- frames -----------------------------------------------------------------------------
 
-    def trace(self, frame: types.FrameType, event: str, _: Any) -> None:
+    def trace(self, frame: types.FrameType, event: str, _: Any) -> Any:
         """Look at a function that is entered: what `sys.settrace` calls."""
         code = frame.f_code
         # By identity: the hash of code is that of all its instructions.
         if id(code) in _LIBRARY or event != "call":
-            return
+            return None
         if is_library(code.co_filename):
             _LIBRARY[id(code)] = code
         elif is_captured(frame):
-            self.enter(frame)
+            problems = self.enter(frame)
+            if problems:
+                return self._by_line(problems)
+        return None
 
-    def enter(self, frame: types.FrameType) -> None:
-        """Add guards for what the code of a frame reads."""
+    def _by_line(self, problems: dict[int | None, _FoundError]) -> Any:
+        """Return what fails the capture when one of these lines runs."""
+
+        def trace(frame: types.FrameType, event: str, _: Any) -> Any:
+            found = problems.get(frame.f_lineno)
+            if found is not None:
+                raise self.fail(found.what, line=found.line)
+            return trace
+
+        return trace
+
+    def enter(self, frame: types.FrameType) -> dict[int | None, _FoundError]:
+        """Add guards for what the code of a frame reads; return what no graph holds, by line."""
         code = frame.f_code
         found = readings(code)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._mine.add(constant)
         values = frame.f_locals
+        problems: dict[int | None, _FoundError] = {}
         for change in found.changes:
-            self._judge_change(change, frame, values)
+            try:
+                self._judge_change(change, frame, values)
+            except _FoundError as problem:
+                problems.setdefault(change.line, problem)
         for reading in found.readings:
-            self._read(reading, frame, values)
-        if found.names - self._names:
-            self._names |= found.names
+            try:
+                self._read(reading, frame, values)
+            except _FoundError as problem:
+                problems.setdefault(reading.line, problem)
+        self._names |= found.names
+        return problems
 
     def _where(self, code: types.CodeType, line: int | None) -> str:
         name = code.co_filename.rpartition("/")[2]
@@ -132,7 +162,7 @@ class Watch:
         if change.what.endswith("enclosing function") and not self._functions.get(code):
             return  # the enclosing function is captured, too
         what = f"{change.what} {change.name!r}" if change.name else change.what
-        raise self.fail(what, line=self._where(code, change.line))
+        raise _FoundError(what, line=self._where(code, change.line))
 
     def _read(self, reading: Reading, frame: types.FrameType, values: Any) -> None:
         name, kind = reading.name, reading.kind
@@ -148,7 +178,7 @@ class Watch:
         elif kind == "import":
             value = sys.modules.get(name)
             if value is None:
-                raise self.fail(f"imports {name!r} for the first time", line=where)
+                raise _FoundError(f"imports {name!r} for the first time", line=where)
         else:
             if name not in values:
                 return
@@ -182,7 +212,7 @@ class Watch:
             self._find_functions(code)
             if len(self._functions.get(code, [])) > len(known):
                 return self._free(frame, name, value)
-            raise self.fail(
+            raise _FoundError(
                 f"reads the variable {name!r} of an enclosing function, whose place is not known,",
                 line=self._where(code, code.co_firstlineno),
             )
@@ -275,7 +305,7 @@ class Watch:
     def _judge_value(self, value: Any, text: str, where: str) -> bool:
         problem = refused_call(value)
         if problem is not None:
-            raise self.fail(f"uses {text}, {problem},", line=where)
+            raise _FoundError(f"uses {text}, {problem},", line=where)
         return True
 
     def escape(self, value: Any, text: str, where: str) -> None:
@@ -285,15 +315,22 @@ class Watch:
         if isinstance(value, Tensor):
             self._tensor(value, None)
             return
+        self._judge_value(value, text, where)
         if id(value) in self._seen:
             return
         self._outer_object(value)
         self._seen.add(id(value))
+        try:
+            self._held_by(value, text, where)
+        except _FoundError:
+            self._seen.discard(id(value))
+            raise
+
+    def _held_by(self, value: Any, text: str, where: str) -> None:
         if len(self._seen) > MOST_OBJECTS:
-            raise self.fail(
+            raise _FoundError(
                 f"reads more than {MOST_OBJECTS} objects, by way of {text},", line=where
             )
-        self._judge_value(value, text, where)
         if isinstance(value, (types.FunctionType, functools.partial, types.MethodType)):
             self._function(value, text, where)
         elif isinstance(value, (list, tuple, set, frozenset, dict)):
@@ -304,7 +341,7 @@ class Watch:
                 self._objects.append(value)
         elif isinstance(value, np.ndarray):
             if value.nbytes > MOST_BYTES or value.dtype.hasobject:
-                raise self.fail(f"reads the NumPy array {text}", line=where)
+                raise _FoundError(f"reads the NumPy array {text}", line=where)
             self._add("content", value, None, (value.shape, value.dtype, value.tobytes()), text)
         elif isinstance(value, types.BuiltinFunctionType) and value in _REFLECTION:
             self._all_names = True
@@ -315,9 +352,9 @@ class Watch:
 
     def _object(self, value: Any, text: str, where: str) -> None:
         if isinstance(value, (types.GeneratorType, types.CoroutineType)):
-            raise self.fail(f"uses the generator {text}", line=where)
+            raise _FoundError(f"uses the generator {text}", line=where)
         if not (hasattr(value, "__dict__") or hasattr(type(value), "__slots__")):
-            raise self.fail(
+            raise _FoundError(
                 f"uses {text}, of type {type(value).__name__}, whose state no guard can watch,",
                 line=where,
             )
@@ -373,6 +410,12 @@ class Watch:
 
     def settle(self) -> None:
         """Guard the attributes that are read behind values that are not known."""
+        try:
+            self._settle()
+        except _FoundError as found:
+            raise self.fail(found.what, line=found.line) from None
+
+    def _settle(self) -> None:
         changed = True
         while changed:
             changed = False
@@ -393,7 +436,10 @@ class Watch:
 
     def add_argument(self, value: Any) -> None:
         """Guard what an argument that is neither tensor nor number holds."""
-        self.escape(value, "argument", "the call")
+        try:
+            self.escape(value, "argument", "the call")
+        except _FoundError as found:
+            raise self.fail(found.what, line=found.line) from None
 
     def knows(self, tensor: Tensor) -> bool:
         """Tell whether a tensor was found outside."""
