@@ -14,7 +14,7 @@ from tpkernel.cell import Cell
 from tpkernel.errors import CellError
 from tpkernel.report import Finding
 
-__all__ = ["hints", "with_hint"]
+__all__ = ["hints", "like_backward", "with_hint"]
 
 _ENDINGS = (
     "back", "backprop", "bwd", "bw", "deriv", "derivative", "dx", "grad", "gradient", "grads",
@@ -52,7 +52,7 @@ def with_hint(cell: Cell, problem: CellError) -> CellError:
     """
     name = str(problem.subject or "").split("::")[-1]
     base = next(
-        (f.name for f in cell.functions if f.name != name and _like_backward(name, f.name)), None
+        (f.name for f in cell.functions if f.name != name and like_backward(name, f.name)), None
     )
     if base is None or name == f"{base}_backward":
         return problem
@@ -74,7 +74,7 @@ def _misnamed(cell: Cell, spec: CellSpec, operator: OperatorSpec) -> Iterator[Fi
     used = {o.kernel.name for o in spec.operators if o.helper}
     used |= {o.kernel.name for o in spec.operators if o.origin == "front matter"} | names
     for function in cell.functions:
-        if function.name in used or not any(_like_backward(function.name, n) for n in names):
+        if function.name in used or not any(like_backward(function.name, n) for n in names):
             continue
         right = f"{operator.opname}_backward"
         message = (
@@ -85,7 +85,8 @@ def _misnamed(cell: Cell, spec: CellSpec, operator: OperatorSpec) -> Iterator[Fi
         yield Finding("cell", operator.name, "warning", message, code="misnamed_backward")
 
 
-def _like_backward(name: str, operator: str) -> bool:
+def like_backward(name: str, operator: str) -> bool:
+    """Whether a function's name is a usual one for the gradient of an operator."""
     plain, base = name.lower().strip("_"), operator.lower().strip("_")
     words = {f"{base}_{e}" for e in _ENDINGS} | {f"{base}{e}" for e in ("backward", *_ENDINGS)}
     words |= {f"{s}_{base}" for s in _STARTS} | {f"{s}{base}" for s in ("backward", "grad")}

@@ -21,6 +21,7 @@ from tpkernel.cpp import Function, Parameter
 from tpkernel.cpp_types import CPP_TO_DTYPE, TYPES_TEXT, bare_type
 from tpkernel.entries import EntryReader
 from tpkernel.errors import did_you_mean
+from tpkernel.hints import like_backward
 
 __all__ = ["Options", "read_cell"]
 
@@ -184,10 +185,25 @@ class CellReader:
                 base = function.name.removesuffix("_backward")
                 if base != function.name and base in names and wanted is None:
                     continue  # the gradient of another function, read with it
+                other = self.misnamed_gradient(function)
+                if other is not None and not listed:
+                    reason = f"it has a gradient's parameters; call it '{other}_backward'"
+                    skipped.append((function.name, reason))
+                    continue
                 operators.append(self.derived(function))
             else:
                 plain[function.name] = self.plain_kernel(function)
         return operators, tuple(plain.values()), skipped
+
+    def misnamed_gradient(self, function: Function) -> str | None:
+        """Return the function whose gradient this one is by its parameters and almost by its name.
+
+        The report has a hint on it; an operator with an argument `grad` it cannot be.
+        """
+        if not any(p.name == "grad" for p in function.parameters):
+            return None
+        others = [f.name for f in self.cell.functions if f.has_views and f.name != function.name]
+        return next((n for n in others if like_backward(function.name, n)), None)
 
     def reason_to_skip(self, function: Function, *, listed: bool) -> str | None:
         """Say why a function cannot be exported, or None."""

@@ -613,3 +613,30 @@ def test_exceptions_of_a_kernel_name_its_operator():
     assert refusal(module.boom, tp.ones(2), kind=RuntimeError) == "[named::boom] no way"
     assert refusal(module.bang, 3) == "[bang] bad n"
     assert refusal(module.rank, tp.ones(2), kind=RuntimeError).startswith("[rank] Check failed")
+
+
+NARROW = """\
+/*---
+op: guards::narrow(Tensor x, int by) -> Tensor
+shape: {x: [n], out: [n - by]}
+samples: [{x: [1.0, 2.0, 3.0], by: 1}]
+---*/
+template <typename T> void narrow(tp::In<T, 1> x, int64_t by, tp::Out<T, 1> out) {
+  for (int64_t i = 0; i < out.numel(); ++i) out[i] = x[i];
+}
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_negative_output_size_names_operator_output_and_expression(device: str) -> None:
+    report = tpkernel.build(NARROW)
+    assert report.ok, str(report)
+    narrow = report.module.narrow
+    assert narrow(tp.ones(3), 1).tolist() == [1.0, 1.0]
+    assert narrow(tp.ones(3), 3).shape == (0,)
+    message = (
+        r"^\[guards::narrow\] output 'out': expected sizes of 0 or more, got -2 in dimension 0, "
+        r"which is n - by of the declared shape\. "
+    )
+    with pytest.raises(ValueError, match=message):
+        narrow(tp.ones(3, device=device), 5)

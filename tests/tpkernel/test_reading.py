@@ -514,3 +514,28 @@ void minus_1() {}
     x = tp.ones(2, requires_grad=True)
     report.module.wide(x).sum().backward()  # the formula calls the function, not an operator
     assert x.grad.tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("name", ["twice_bwd", "twice_grad", "grad_twice", "twice_backwards"])
+def test_a_gradient_under_another_name_is_a_hint_and_no_error(name: str) -> None:
+    text = f"""\
+template <typename T> void twice(tp::In<T> x, tp::Out<T> out) {{
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = 2 * x[i];
+}}
+template <typename T> void {name}(tp::In<T> grad, tp::Out<T> grad_x) {{
+  for (int64_t i = 0; i < grad.numel(); ++i) grad_x[i] = 2 * grad[i];
+}}
+"""
+    spec = read_cell(parse_cell(text), Options())
+    assert [o.opname for o in spec.operators] == ["twice"]
+    assert spec.skipped == ((name, "it has a gradient's parameters; call it 'twice_backward'"),)
+    report = tpkernel.build(text, checks=False)
+    assert "misnamed_backward" in {f.code for f in report.findings}
+    with pytest.raises(CellError, match="call it 'twice_backward'"):
+        tpkernel.build(text, functions=[name])
+
+
+def test_typed_views_and_engine_tensors_do_not_mix() -> None:
+    text = "void f(tp::In<double> x, tvm::ffi::TensorView w, tp::Out<double> out) {}"
+    with pytest.raises(CellError, match="argument 'w': expected a typed view as the others are"):
+        read_cell(parse_cell(text), Options())

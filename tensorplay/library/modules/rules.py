@@ -60,6 +60,27 @@ class InputRules:
             self._shape(argument, shapes, sizes)
         return tuple(sizes[s][0] for s in self._symbols)
 
+    def sizes(self, output: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the sizes of an output, which its declared shape has given.
+
+        Raises
+        ------
+        ValueError
+            One of them is negative.
+        """
+        if min(sizes, default=0) < 0:
+            rule = self._kernel.shapes.outputs[output]
+            dimension = next(i for i, size in enumerate(sizes) if size < 0)
+            entry = rule.entries[dimension] if isinstance(rule, Dims) else "?"
+            message = (
+                f"[{self._name}] output '{output}': expected sizes of 0 or more, got "
+                f"{sizes[dimension]} in dimension {dimension}, which is {entry} of the declared "
+                "shape. Pass arguments that leave at least one element, or change shape: in the "
+                "front matter."
+            )
+            raise ValueError(message)
+        return sizes
+
     def _where(self, argument: Argument) -> str:
         return f"[{self._name}] argument '{argument.name}': "
 

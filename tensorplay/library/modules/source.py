@@ -101,7 +101,12 @@ class _Writer:
         if isinstance(rule, Like):
             return f"{rule.argument}.shape"
         comma = "," if len(rule.entries) == 1 else ""
-        return f"({', '.join(rule.entries)}{comma})"
+        sizes = f"({', '.join(rule.entries)}{comma})"
+        known = self.spec.kernel.shapes.symbols()
+        if all(entry in known or entry.isdigit() for entry in rule.entries):
+            return sizes
+        # Of a difference or a number that the caller gives, nothing says that it is a size.
+        return f"rules.{self.spec.opname}.sizes({name!r}, {sizes})"
 
     def dtype(self, output: Output) -> str:
         return f"tp.{output.dtype}" if output.dtype else f"{output.dtype_like}.dtype"
