@@ -193,9 +193,9 @@ def main() -> None:
     sys.stdout.write(f"{THREADS} threads, NumPy {np.__version__}\nsteps, ours and torch's\n")
     if peer() is None:
         sys.stdout.write("  torch is not installed: our times alone\n")
-    printed(steps(rounds=40, number=200), "us", 1e6)
+    printed(steps(rounds=15, number=100), "us", 1e6)
     sys.stdout.write("a compiled step, ours and jax.jit's\n")
-    printed(compiled(rounds=40, number=200), "us", 1e6)
+    printed(compiled(rounds=15, number=100), "us", 1e6)
     sys.stdout.write("memory of 20 steps, ours and torch's\n")
     printed(memory(count=20), "MiB", 2**-20)
 
