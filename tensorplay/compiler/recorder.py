@@ -22,6 +22,7 @@ from tensorplay._tensor import MetaArray, Spec, Tensor, VersionCounter, spec_of,
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
+from tensorplay.autograd.saved_tensors import Strong
 from tensorplay.compiler.sources import user_line
 from tensorplay.compiler.traced import Step, TracedArray, traced
 from tensorplay.graph.effects import MutatingCall, write_part
@@ -191,7 +192,7 @@ class Recorder:
         array = TracedArray(self, spec, node)
         array.owner = held
         result = traced(array, tensor._dtype, counter=VersionCounter())
-        result._requires_grad = tensor._requires_grad
+        _share_history(result, tensor)
         self._by_id[id(tensor)] = result
         self._kept.append(tensor)
         return result
@@ -228,8 +229,6 @@ class Recorder:
                     if x._array.__class__ is TracedArray or id(x) in self._by_id:
                         return True
                     if type(x._array) is np.ndarray and self.known(x):
-                        return True
-                    if x._requires_grad:
                         return True
         return not some  # what makes numbers of nothing, such as random ones
 
@@ -270,6 +269,10 @@ class Recorder:
             if primitive.view and spec.strides is not None:
                 source = values[0]
                 base: TracedArray = source._array
+                if primitive.name == "_as_strided" and not (
+                    isinstance(base.memory.owner, Input) and base.memory.version == 0
+                ):
+                    raise self.refuse("looks at the memory of a result by as_strided")
                 rest = tuple(values[1:])
                 step: Step = (primitive, rest, number if many else None)
                 array = TracedArray(self, spec, part, base.memory, (*base.steps, step))
@@ -427,12 +430,7 @@ class Recorder:
         array: TracedArray = value._array
         copy = TracedArray(self, spec_of(value), array.node())
         result = traced(copy, value._dtype, counter=VersionCounter())
-        edge = edge_of(value)
-        result._requires_grad = value._requires_grad
-        if edge is not None and value._grad_fn is None:
-            result._accumulator = lambda: edge.node
-        elif edge is not None:
-            result._grad_fn, result._output_nr = edge.node, edge.output_nr
+        _share_history(result, value)
         return result
 
     def _result_copy(self, target: Tensor) -> Tensor:
@@ -573,6 +571,18 @@ class Recorder:
             return value
 
         return tuple(number(v) for v in args), {k: number(v) for k, v in kwargs.items()}
+
+
+def _share_history(twin: Tensor, tensor: Tensor) -> None:
+    """Let gradients of `twin` arrive where those of `tensor` do."""
+    edge = edge_of(tensor)
+    if edge is None:
+        return
+    twin._requires_grad = True
+    if tensor._grad_fn is None:
+        twin._accumulator = Strong(edge.node)
+    else:
+        twin._grad_fn, twin._output_nr = edge.node, edge.output_nr
 
 
 class _Unwatched:
