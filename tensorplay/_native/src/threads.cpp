@@ -52,15 +52,17 @@ class Pool {
     }
     if (sleeping_.load(std::memory_order_acquire) > 0) wake_.notify_all();
     work();
+    // The last pieces are in other hands. A thread that has no processor just now gets ours sooner
+    // if this one sleeps.
     std::unique_lock<std::mutex> lock(mutex_);
     open_ = false;
-    while (active_.load(std::memory_order_acquire) > 0) {
+    if (active_.load(std::memory_order_acquire) > 0) {
       lock.unlock();
-      for (int i = 0; i < kSpins && active_.load(std::memory_order_acquire) > 0; ++i) {
+      for (int i = 0; i < kSpins / 4 && active_.load(std::memory_order_acquire) > 0; ++i) {
         pause_briefly();
       }
-      if (active_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
       lock.lock();
+      done_.wait(lock, [&] { return active_.load(std::memory_order_acquire) == 0; });
     }
     lock.unlock();
     busy_.store(false, std::memory_order_release);
@@ -95,12 +97,13 @@ class Pool {
       active_.fetch_add(1);
       lock.unlock();
       work();
-      active_.fetch_sub(1, std::memory_order_release);
+      lock.lock();
+      if (active_.fetch_sub(1, std::memory_order_release) == 1) done_.notify_one();
     }
   }
 
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, done_;
   std::atomic<bool> busy_{false};
   std::atomic<uint64_t> round_{0};
   std::atomic<int64_t> next_{0};
