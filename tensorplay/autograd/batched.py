@@ -171,6 +171,14 @@ class BatchedTensor(Tensor):
         """The same memory outside the graph, with a version counter of its own."""
         return batch(self._value.data, self._levels)
 
+    @data.setter
+    def data(self, value: Any) -> None:
+        message = (
+            "[data] vmap: a batched tensor stands for samples, whose elements cannot be replaced. "
+            "Write x = y, or x.copy_(y)."
+        )
+        raise RuntimeError(message)
+
     # --- what one sample cannot answer ------------------------------------------------------
 
     def _elements(self, operator: str) -> NoReturn:

@@ -404,3 +404,12 @@ def test_representation_shows_batch_and_sample():
     texts = []
     vmap(lambda a: texts.append(repr(a)) or a)(tp.ones(2, 3))
     assert texts[0].startswith("BatchedTensor(batch=[2], sample=[3]")
+
+
+def test_the_elements_of_samples_are_not_replaced():
+    def function(x):
+        x.data = tp.ones(2)
+        return x
+
+    with pytest.raises(RuntimeError, match=r"\[data\] vmap: .* Write x = y"):
+        vmap(function)(numbers(3, 2))
