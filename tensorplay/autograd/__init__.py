@@ -11,6 +11,7 @@ from tensorplay.autograd.anomaly_mode import (
 )
 from tensorplay.autograd.backward import backward, grad
 from tensorplay.autograd.function import Function, once_differentiable
+from tensorplay.autograd.functional import jvp
 from tensorplay.autograd.grad_mode import (
     enable_grad,
     inference_mode,
@@ -46,6 +47,7 @@ __all__ = [
     "is_anomaly_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "jvp",
     "no_grad",
     "once_differentiable",
     "set_detect_anomaly",

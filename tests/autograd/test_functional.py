@@ -181,6 +181,13 @@ def test_jacfwd_runs_the_function_once_for_all_columns_where_that_is_possible(mo
     assert square.runs == 3
 
 
+def test_the_product_with_tangents_has_a_short_name():
+    assert tp.autograd.jvp is fn.jvp
+    x = vector(*X)
+    out, product = tp.autograd.jvp(lambda t: t * t, x, x)
+    np.testing.assert_allclose(product.numpy(), 2 * out.numpy())
+
+
 def test_jacfwd():
     x = vector(*X)
     np.testing.assert_allclose(fn.jacfwd(one, x).numpy(), one_jacobian(x))

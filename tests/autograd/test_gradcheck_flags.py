@@ -526,3 +526,42 @@ def test_a_wrong_jvp_that_takes_no_none_is_compared(monkeypatch):
     )
     assert report.code == "forward_ad"
     assert [pair.verdict for pair in report.pairs] == ["wrong", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("check", "flags", "words"),
+    [
+        (gradcheck, {"check_backward_ad": False}, "check_forward_ad and check_backward_ad"),
+        (
+            gradcheck,
+            {"check_backward_ad": False, "check_forward_ad": True, "check_batched_grad": True},
+            "check_batched_grad=True needs check_backward_ad=True",
+        ),
+        (
+            gradcheck,
+            {"check_batched_forward_grad": True},
+            "check_batched_forward_grad=True needs check_forward_ad=True",
+        ),
+        (gradgradcheck, {"check_rev_over_rev": False}, "check_fwd_over_rev and check_rev_over_rev"),
+        (
+            gradgradcheck,
+            {"check_rev_over_rev": False, "check_fwd_over_rev": True},
+            "check_undefined_grad=True needs check_rev_over_rev=True",
+        ),
+        (
+            gradgradcheck,
+            {
+                "check_rev_over_rev": False,
+                "check_fwd_over_rev": True,
+                "check_undefined_grad": False,
+                "check_batched_grad": True,
+            },
+            "check_batched_grad=True needs check_rev_over_rev=True",
+        ),
+    ],
+)
+def test_flags_that_contradict_each_other_are_told(check, flags, words):
+    x = tp.ones(2, dtype=tp.float64, requires_grad=True)
+    for raises in (True, False):  # it is no finding
+        with pytest.raises(AssertionError, match=words):
+            check(lambda t: t * t, (x,), raise_exception=raises, **flags)

@@ -253,10 +253,14 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   if (self->steps == nullptr) return PyErr_NoMemory();
   self->constants = Py_NewRef(constants);
   if (!read_operand(result, &self->result)) return nullptr;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); ++i) {
-    if (!read_step(PyTuple_GET_ITEM(rows, i), *self->steps)) return nullptr;
+  try {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); ++i) {
+      if (!read_step(PyTuple_GET_ITEM(rows, i), *self->steps)) return nullptr;
+    }
+    return settle(self) ? made.give() : nullptr;
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
   }
-  return settle(self) ? made.give() : nullptr;
 }
 
 PyObject* call(PyObject* object, PyObject* args, PyObject*) {
@@ -265,9 +269,13 @@ PyObject* call(PyObject* object, PyObject* args, PyObject*) {
   Ref values = Ref::take(PySequence_Tuple(given));  // which nobody changes meanwhile
   if (!values) return nullptr;
   Quiet quiet;
-  PyObject* result =
-      run_program(object, gradient, &PyTuple_GET_ITEM(values.get(), 0),
-                  PyTuple_GET_SIZE(values.get()), out, quiet);
+  PyObject* result = nullptr;
+  try {
+    result = run_program(object, gradient, &PyTuple_GET_ITEM(values.get(), 0),
+                         PyTuple_GET_SIZE(values.get()), out, quiet);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
   if (result != nullptr && !quiet.end()) Py_CLEAR(result);
   return result;
 }

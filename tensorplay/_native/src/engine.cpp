@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 
 namespace tensorplay {
 
@@ -213,6 +214,15 @@ Pass::~Pass() {
 }
 
 Answer Pass::run(const std::vector<Root>& roots) {
+  try {
+    return run_all(roots);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+    return Answer::kError;
+  }
+}
+
+Answer Pass::run_all(const std::vector<Root>& roots) {
   entries_.reserve(64);
   targets_.reserve(64);
   const Py_ssize_t count = inputs_ == Py_None ? 0 : PyList_GET_SIZE(inputs_);

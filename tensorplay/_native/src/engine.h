@@ -138,6 +138,7 @@ class Pass {
     int32_t next;
   };
 
+  Answer run_all(const std::vector<Root>& roots);
   Answer discover(const std::vector<Root>& roots);
   Answer walk(int32_t index);
   Answer enter_source(PyObject* source, Target* out);
