@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tensorplay._detours import watching
-from tensorplay.compiler.backends import lookup_backend
+from tensorplay.compiler.backends import BUILT_IN, lookup_backend
 from tensorplay.compiler.capture import capturing
 from tensorplay.compiler.function import CompiledFunction, Options, disabled
 from tensorplay.compiler.reports import Explanation
@@ -152,7 +152,7 @@ def _keywords(
             f"{', '.join(_MODES)}."
         )
         raise RuntimeError(message)
-    if not callable(backend):
+    if backend is None or (isinstance(backend, str) and backend in BUILT_IN):
         for option in options or ():
             if option not in _OPTIONS:
                 message = (

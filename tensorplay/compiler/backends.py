@@ -12,6 +12,7 @@ from tensorplay.graph.node import Node
 from tensorplay.graph.printing import runner
 
 __all__ = [
+    "BUILT_IN",
     "get_default_backend",
     "list_backends",
     "lookup_backend",
@@ -24,7 +25,7 @@ Backend = Callable[..., Callable[..., Any]]
 
 _backends: Final[dict[str, tuple[Backend, frozenset[str]]]] = {}
 _lock: Final = threading.Lock()
-_BUILT_IN: Final = frozenset({"cpp", "eager", "interpreter"})
+BUILT_IN: Final = frozenset({"cpp", "eager", "interpreter"})
 
 
 class _Default:
@@ -236,8 +237,8 @@ def unregister_backend(name: str) -> None:
         There is none of this name, or it is built in, or the default.
     """
     lookup_backend(name)
-    if name in _BUILT_IN or name == _Default.name:
-        what = "built in" if name in _BUILT_IN else "the default"
+    if name in BUILT_IN or name == _Default.name:
+        what = "built in" if name in BUILT_IN else "the default"
         message = f"[unregister_backend] argument 'name': {name!r} is {what}."
         raise ValueError(message)
     with _lock:

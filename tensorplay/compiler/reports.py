@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ class CompileReport:
         return tuple(e.reason for e in self.events if e.kind == "recompile")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as dictionaries, lists and plain values."""
-        return asdict(self)
+        """Return the report as dictionaries, lists and plain values, without the result."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "result"}
 
     def to_text(self) -> str:
         """Return the report as text."""
@@ -227,6 +227,10 @@ def _program_html(p: ProgramReport) -> str:
         f"<details open><summary>program {p.number}: {p.shapes} sets of shapes, {p.hits} calls"
         f"</summary><ul>{items}</ul>{texts}</details>"
     )
+
+
+def _plain(value: Any) -> Any:
+    return [asdict(v) for v in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)

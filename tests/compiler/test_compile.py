@@ -1,0 +1,393 @@
+"""The entry `compile`: forms, settings, limits, backends, reports, errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+
+import tensorplay as tp
+from tensorplay import compiler
+from tensorplay.graph import GraphCaptureError, GraphModule
+
+
+@pytest.fixture
+def recording():
+    """Register a backend that counts its calls and runs the graph."""
+    calls = []
+
+    def backend(gm, example_inputs, **kwargs):
+        calls.append((gm, example_inputs, kwargs))
+        return gm.forward
+
+    compiler.register_backend(backend, name="recording")
+    yield calls
+    compiler.unregister_backend("recording")
+
+
+def test_the_forms_of_the_decorator(backend) -> None:
+    @tp.compile
+    def plain(x):
+        return x * 2
+
+    @tp.compile(backend=backend, fullgraph=True)
+    def with_settings(x):
+        """Double x."""
+        return x * 2
+
+    call = tp.compile(lambda x: x * 2, backend=backend)
+    for f in (plain, with_settings, call):
+        assert f(tp.ones(2)).tolist() == [2, 2]
+        assert f.report().programs == 1
+    assert with_settings.__name__ == "with_settings"
+    assert with_settings.__doc__ == "Double x."
+    assert with_settings.__wrapped__(tp.ones(1)).item() == 2
+    assert tp.compile(plain).__wrapped__ is plain.__wrapped__
+
+    def untouched(x):
+        return x
+
+    assert tp.compile(untouched, disable=True) is untouched
+
+
+def test_methods_are_bound(backend) -> None:
+    class Scale:
+        by = 2.0
+
+        @tp.compile(backend=backend)
+        def run(self, x):
+            return x * self.by
+
+    one, two = Scale(), Scale()
+    two.by = 3.0
+    assert one.run(tp.ones(1)).item() == 2
+    assert two.run(tp.ones(1)).item() == 3
+    one.by = 5.0
+    assert one.run(tp.ones(1)).item() == 5
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "words"),
+    [
+        ({"backend": "nothing"}, ValueError, "cpp, eager, interpreter"),
+        ({"backend": 3}, TypeError, "name of a backend or a function"),
+        ({"mode": "default", "options": {}}, RuntimeError, "Either mode or options"),
+        ({"options": [1]}, TypeError, "expected a dictionary, got list"),
+        ({"mode": "fastest"}, RuntimeError, "unknown mode 'fastest'"),
+        ({"options": {"speed": 1}}, RuntimeError, "unknown option 'speed'"),
+        ({"dynamic": True, "dynamic_shapes": {}}, RuntimeError, "dynamic or dynamic_shapes"),
+        ({"recompile_limit": 0}, ValueError, "at least 1, got 0"),
+        ({"recompile_limit": 1.5}, TypeError, "expected int, got float"),
+        ({"recompile_limit": True}, TypeError, "expected int, got bool"),
+    ],
+)
+def test_wrong_settings_are_refused(kwargs, error, words: str) -> None:
+    with pytest.raises(error, match=words):
+        tp.compile(lambda x: x, **kwargs)
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    for wrong in (3, "f", [len]):
+        with pytest.raises(TypeError, match="expected a function or a module"):
+            tp.compile(wrong)
+    with pytest.raises(TypeError, match="expected a function"):
+        compiler.disable(3)
+    with pytest.raises(TypeError, match="expected a function"):
+        compiler.register_backend(3, name="three")
+
+
+def test_backends_by_name(recording) -> None:
+    assert compiler.list_backends() == ["cpp", "interpreter", "recording"]
+    assert "eager" in compiler.list_backends(exclude_tags=None)
+    assert callable(compiler.lookup_backend("cpp"))
+    with pytest.raises(ValueError, match="there is a backend 'recording' already"):
+        compiler.register_backend(lambda gm, e: gm, name="recording")
+    with pytest.raises(ValueError, match="'cpp' is built in"):
+        compiler.unregister_backend("cpp")
+    with pytest.raises(ValueError, match="got 'nobody'"):
+        compiler.unregister_backend("nobody")
+    assert compiler.get_default_backend() == "cpp"
+    compiler.set_default_backend("recording")
+    try:
+        with pytest.raises(ValueError, match="is the default"):
+            compiler.unregister_backend("recording")
+        tp.compile(lambda x: x + 1)(tp.ones(1))
+        assert len(recording) == 1
+    finally:
+        compiler.set_default_backend("cpp")
+    with pytest.raises(ValueError, match="got 'nobody'"):
+        compiler.set_default_backend("nobody")
+
+
+def test_backends_get_the_graph_examples_and_what_the_user_set(recording) -> None:
+    tp.compile(lambda x, y: x * y, backend="recording")(tp.ones(2, 3), tp.ones(3))
+    gm, examples, kwargs = recording[0]
+    assert isinstance(gm, GraphModule)
+    gm.graph.lint()
+    assert [tuple(e.shape) for e in examples] == [(2, 3), (3,)]
+    assert kwargs == {}
+    tp.compile(
+        lambda x: x, backend="recording", name="mine", dynamic=True, options={"any": 1},
+        strict_native=True,
+    )(tp.ones(1))  # fmt: skip
+    assert recording[1][2] == {
+        "name": "mine", "dynamic": True, "options": {"any": 1}, "strict_native": True,
+    }  # fmt: skip
+    tp.compile(lambda x: x, backend="recording", mode="max-autotune")(tp.ones(1))
+    assert recording[2][2] == {"mode": "max-autotune"}
+
+
+def test_fifty_sizes_are_one_program(recording) -> None:
+    f = tp.compile(lambda x: (x * 2 + 1).sum(), backend="recording")
+    for n in range(1, 51):
+        assert f(tp.ones(n)).item() == 3 * n
+    assert f.report().programs == 1
+    # The graphs of the sizes 1 and 2, two numbers that may mean something else, go first.
+    assert len(recording) == 3
+    assert f(tp.ones(3, dtype=tp.float64)).item() == 9
+    report = f.report()
+    assert report.programs == 2
+    assert report.recompiles[-1] == "x: float32 became float64"
+    assert "float32 became float64" in str(report)
+
+
+def test_sizes_as_arguments_of_steps_are_one_program(backend) -> None:
+    def function(x):
+        return (x.reshape(x.shape[0], -1).softmax(dim=-1).sum() / x.shape[0]) * 2
+
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    for n in range(3, 20):
+        x, y = (tp.ones(n, 4, requires_grad=True) for _ in range(2))
+        f(x).backward()
+        function(y).backward()
+        tp.testing.assert_close(x.grad, y.grad)
+    assert f.report().programs == 1
+
+
+def test_sizes_that_decide_a_branch_make_two_programs(recording) -> None:
+    f = tp.compile(lambda x: x * 2 if x.shape[0] > 3 else x * 3, backend="recording", dynamic=True)
+    assert [f(tp.ones(n))[0].item() for n in (2, 3, 4, 5, 2, 9)] == [3, 3, 2, 2, 3, 2]
+    assert f.report().programs == 2
+
+
+def test_broadcasting_sizes_are_their_own(backend) -> None:
+    f = tp.compile(lambda x, y: x * y, backend=backend, fullgraph=True)
+    for shapes in (((3, 4), (3, 4)), ((5, 2), (5, 2)), ((3, 4), (1, 4)), ((1, 4), (3, 1)),
+                   ((1, 1), (1, 1)), ((0, 2), (0, 2)), ((4, 4), (4, 1))):  # fmt: skip
+        x, y = (tp.randn(*s) for s in shapes)
+        tp.testing.assert_close(f(x, y), x * y)
+
+
+def test_static_sizes_are_programs_each(recording) -> None:
+    f = tp.compile(lambda x: x * 2, backend="recording", dynamic=False)
+    for n in (2, 3, 4, 2):
+        f(tp.ones(n))
+    assert f.report().programs == len(recording) == 3
+
+
+def test_beyond_the_limit_calls_run_eagerly_with_one_warning() -> None:
+    f = tp.compile(lambda x, n: x * n, backend="interpreter")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for n in range(20):
+            assert f(tp.ones(1), n).item() == n
+    assert len(caught) == 1
+    assert "specialization limit of 8" in str(caught[0].message)
+    report = f.report()
+    assert (report.programs, report.eager_calls) == (8, 12)
+    assert "n: 7 became 8" in next(e.reason for e in report.events if e.kind == "limit")
+    assert f(tp.ones(1), 3).item() == 3
+    assert f.report().eager_calls == 12
+
+
+def test_the_limit_can_be_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(compiler.config, "fail_on_recompile_limit_hit", True)
+    f = tp.compile(lambda x, n: x * n, backend="interpreter", recompile_limit=1)
+    f(tp.ones(1), 1)
+    with pytest.raises(RuntimeError, match="specialization limit"):
+        f(tp.ones(1), 2)
+
+
+def test_strict_native_refuses_python() -> None:
+    f = tp.compile(lambda x: x * float(x.numpy()[0]), backend="interpreter", strict_native=True)
+    with pytest.raises(RuntimeError, match=r"numpy\(\)"):
+        f(tp.ones(1))
+
+
+def test_reset_forgets_all_programs() -> None:
+    f = tp.compile(lambda x: x * 2, backend="interpreter")
+    f(tp.ones(1))
+    compiler.reset()
+    assert f.report().programs == 0
+    assert f(tp.ones(1)).item() == 2
+
+
+def test_disabled_functions_are_left_out() -> None:
+    seen = []
+
+    @compiler.disable(reason="for the test")
+    def left_out(x):
+        seen.append(compiler.is_compiling())
+        return x + 1
+
+    f = tp.compile(lambda x: left_out(x) * 2, backend="interpreter")
+    assert f(tp.ones(1)).item() == 4
+    assert seen == [False]
+    assert "left_out, which is kept out of compiling (for the test)" in f.report().breaks[0]
+    with pytest.raises(GraphCaptureError, match="left_out"):
+        tp.compile(lambda x: left_out(x) * 2, backend="interpreter", fullgraph=True)(tp.ones(1))
+    inner = tp.compile(lambda x: x * 2, backend="interpreter")
+    assert compiler.disable(lambda x: inner(x))(tp.ones(1)).item() == 2  # noqa: PLW0108
+    assert inner.report().programs == 0
+    assert compiler.disable(inner)(tp.ones(1)).item() == 2
+    assert inner.report().programs == 0
+
+
+def test_code_can_tell_that_it_is_captured() -> None:
+    seen = []
+
+    def function(x):
+        seen.append(compiler.is_compiling())
+        return x * (2 if compiler.is_compiling() else 3)
+
+    assert not compiler.is_compiling()
+    assert not compiler.is_exporting()
+    f = tp.compile(lambda x: x * (2 if compiler.is_compiling() else 3), backend="interpreter")
+    assert f(tp.ones(1)).item() == 2
+    assert function(tp.ones(1)).item() == 3
+    assert seen == [False]
+
+
+def test_constants_and_allowed_functions_are_not_looked_at() -> None:
+    hidden = {"by": 2.0}
+
+    @compiler.assume_constant_result
+    def by():
+        return hidden["by"]
+
+    @compiler.allow_in_graph
+    def scaled(x):
+        return x * hidden["by"]
+
+    f = tp.compile(lambda x: x * by(), backend="interpreter", fullgraph=True)
+    g = tp.compile(lambda x: scaled(x) + 0, backend="interpreter", fullgraph=True)
+    assert f(tp.ones(1)).item() == g(tp.ones(1)).item() == 2
+    hidden["by"] = 3.0
+    assert f(tp.ones(1)).item() == g(tp.ones(1)).item() == 2
+
+
+def test_compiled_functions_inside_of_others_join_the_graph() -> None:
+    inner = tp.compile(lambda x: x + 1, backend="interpreter")
+    f = tp.compile(lambda x: inner(x) * 2, backend="interpreter", fullgraph=True)
+    assert f(tp.ones(1)).item() == 4
+    assert "operators.add" in f.report().details[0].graph
+    assert inner.report().programs == 0
+
+
+def test_explain_says_it_as_data_text_and_html() -> None:
+    scale = 2.0
+
+    def function(x):
+        y = (x * scale).relu()
+        return y * 3 if y.sum() > 0 else y
+
+    found = compiler.explain(function, backend="interpreter")(tp.ones(2, requires_grad=True))
+    assert found.graph_count == 1
+    assert found.graph_break_count == 0
+    assert found.result.tolist() == [6, 6]
+    (program,) = found.details
+    assert "variable 'scale' of an enclosing function is 2.0" in program.guards
+    assert program.conditions[0].startswith("bool() at test_compile.py")
+    assert "operators.relu" in program.graph
+    assert program.backward_graph is not None
+    data = found.to_dict()
+    assert json.loads(json.dumps(data))["programs"] == 1
+    assert "program 0" in found.to_text()
+    page = found.to_html()
+    assert "<script" not in page
+    assert "operators.relu" in page
+    broken = compiler.explain(lambda x: x * x.numpy(), backend="interpreter")(tp.ones(1))
+    assert broken.graph_break_count == 1
+    assert "test_compile.py" in broken.breaks[0]
+    again = compiler.explain(tp.compile(function, backend="interpreter"))(tp.ones(1))
+    assert again.graph_count == 1
+
+
+def test_threads_share_a_compiled_function() -> None:
+    f = tp.compile(lambda x: (x * 2 + 1).sum(), backend="interpreter")
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for n in range(1, 40):
+                assert f(tp.ones(n)).item() == 3 * n
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert errors == []
+    assert f.report().programs == 1
+
+
+def test_other_threads_run_eagerly_beside_a_capture() -> None:
+    results = []
+
+    def beside() -> None:
+        results.append((tp.ones(2) + 1).tolist())
+
+    def function(x):
+        thread = threading.Thread(target=beside)
+        thread.start()
+        thread.join()
+        return x + 1
+
+    f = tp.compile(function, backend="interpreter")
+    assert f(tp.ones(1)).item() == 2
+    assert results[-1] == [2, 2]
+
+
+def test_without_a_compiler_the_interpreter_runs_with_one_line() -> None:
+    code = (
+        "import tensorplay as tp\n"
+        "f = tp.compile(lambda x: x * 2 + 1)\n"
+        "g = tp.compile(lambda x: x * 3 + 1)\n"
+        "print(f(tp.ones(1)).item(), g(tp.ones(1)).item())\n"
+        "try: tp.compile(lambda x: x + 1, strict_native=True)(tp.ones(1))\n"
+        "except RuntimeError as error: print(str(error)[:24])\n"
+    )
+    environment = {"PATH": "", "CXX": "/no/such/compiler", "HOME": "/nonexistent"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.splitlines() == ["3.0 4.0", "[compile] strict_native:"]
+    assert done.stderr.count("\n") == 1
+    assert "backend 'interpreter'" in done.stderr
+
+
+def test_modes_that_answer_calls_are_asked() -> None:
+    names = []
+
+    class Names(tp.overrides.TensorPlayFunctionMode):
+        def __tensorplay_function__(self, func, types, args=(), kwargs=None):
+            names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    f = tp.compile(lambda x: x * 2, backend="interpreter")
+    f(tp.ones(1))
+    with Names():
+        f(tp.zeros(1))
+    assert "mul" in names
+
+
+def test_importing_the_library_does_not_import_the_compiler() -> None:
+    code = "import sys, tensorplay; print('tensorplay.compiler' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
