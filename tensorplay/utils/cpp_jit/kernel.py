@@ -83,7 +83,13 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
                 self.__signature__ = inspect.Signature([_inspected(p) for p in self._parameters])
 
     def __repr__(self) -> str:
-        return f"<kernel {self.__module__}::{self.__name__}>"
+        # With the types, as `help` shows this above the documentation.
+        shown = [
+            f"{p.name}: {p.type}" + (f" = {p.default}" if p.default is not None else "")
+            for p in self._parameters or ()
+        ]
+        listed = f"({', '.join(shown)})" if self._parameters is not None else ""
+        return f"<kernel {self.__module__}::{self.__name__}{listed}>"
 
     # The base calls the engine where nothing has to be looked at, and these where something has.
     def _call_slowly(self, *args: Any, **kwargs: Any) -> Any:

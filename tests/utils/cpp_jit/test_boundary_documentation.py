@@ -22,8 +22,10 @@ def test_the_examples_print_what_the_page_says() -> None:
             exec(compile(text, "boundary.md", "exec"), scope)  # noqa: S102 - the page's own
     cpp_jit.remove_global_func("docs.twice")
     assert shown.getvalue().splitlines() == [
-        "[crossing::total] argument 'x' (position 0): expected Tensor or NumPy array, got list. "
-        "Write tp.tensor(x).",
+        (
+            "[crossing::total] argument 'x' (position 0): expected Tensor or NumPy array, got list. "
+            "Write tp.tensor(x)."
+        ),
         "Tensor",
         "['call', 'fails']",
         "[0.0, 2.0, 4.0]",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import pydoc
 import threading
 from pathlib import Path
 
@@ -141,6 +142,9 @@ def test_b038_names_defaults_and_documentation_come_from_the_source(maker):
     assert list(inspect.signature(maker.make).parameters) == ["n", "code", "bits", "device"]
     assert inspect.signature(maker.make).parameters["bits"].default == 32
     assert maker.make.__doc__ == "Count up."
+    shown = pydoc.render_doc(maker.make, renderer=pydoc.plaintext)
+    assert "make = <kernel maker::make(n: int64_t, code: int64_t = 2, bits: int64_t = 32" in shown
+    assert "Count up." in shown
     assert "make" in dir(maker)
     with pytest.raises(
         TypeError, match="unexpected keyword `m`; parameters: n, code, bits, device"
