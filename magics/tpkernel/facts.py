@@ -14,6 +14,7 @@ from tpkernel.verdicts import verdict_text
 
 __all__ = [
     "BuildFacts",
+    "CompileFacts",
     "DiagnosticFacts",
     "Finding",
     "FunctionFacts",
@@ -26,6 +27,7 @@ __all__ = [
     "OpcheckFailureFacts",
     "OperatorFacts",
     "PairFacts",
+    "RegionFacts",
     "StepCurve",
     "TimingFacts",
     "TimingRow",
@@ -400,6 +402,50 @@ class OpcheckFacts:
     def verdict(self) -> str:
         """``"ok"`` without a failure, else ``"wrong"``."""
         return "wrong" if self.failures else "ok"
+
+
+@dataclass(frozen=True)
+class RegionFacts:
+    """Nodes of a captured graph that run together, how, and why not as a kernel."""
+
+    kind: str
+    nodes: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CompileFacts:
+    """An operator inside a function that `tensorplay.compile` compiled, against the same eagerly.
+
+    Attributes
+    ----------
+    graph, backward_graph
+        What was captured, with the operator as one opaque node; empty where nothing was.
+    breaks
+        Why the call was not captured.
+    difference, gradient_difference
+        Largest absolute gap of results and of gradients; None without a gradient.
+    allowed
+        What rounding of the operations around it may make of that.
+    """
+
+    operator: str
+    sample: str
+    graph: str
+    backward_graph: str
+    regions: tuple[RegionFacts, ...]
+    breaks: tuple[str, ...]
+    difference: float
+    gradient_difference: float | None
+    allowed: float
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """``"ok"`` where the call was captured and agrees with the eager one, else ``"wrong"``."""
+        gaps = (self.difference, self.gradient_difference or 0.0)
+        agrees = all(gap <= self.allowed for gap in gaps)
+        return "ok" if agrees and self.graph and not self.breaks else "wrong"
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ from typing import Any
 
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tpkernel.chosen import chosen_sample
+from tpkernel.compiling import CompileJob
 from tpkernel.errors import did_you_mean
 from tpkernel.facts import (
+    CompileFacts,
     Finding,
     GradcheckFacts,
     GradcheckSettings,
@@ -33,6 +35,7 @@ from tpkernel.timing import TimingJob
 from tpkernel.worker import DEFAULT_BUDGET, Job, Worker
 
 __all__ = [
+    "CompileJob",
     "GradcheckJob",
     "OpcheckJob",
     "TimingJob",
@@ -109,6 +112,15 @@ class OpcheckJob:
 def _chosen(spec: CellSpec, name: str) -> list[OperatorSpec]:
     own = [o for o in spec.operators if not o.helper]
     return [o for o in own if name in ("", o.name, o.opname)]
+
+
+#: What findings of a job are called.
+_KINDS: Mapping[type, str] = {
+    GradcheckJob: "gradcheck",
+    TimingJob: "timing",
+    OpcheckJob: "opcheck",
+    CompileJob: "compile",
+}
 
 
 # -- in a report ----------------------------------------------------------------------------------
@@ -215,7 +227,7 @@ def run_job(
 
 def with_job(report: Report, job: Job, records: Sequence[Any]) -> Report:
     """Return the report with what a job found in place of what the same kind found before."""
-    kind = {GradcheckJob: "gradcheck", TimingJob: "timing", OpcheckJob: "opcheck"}[type(job)]
+    kind = _KINDS[type(job)]
     # A crash in the memory check that comes before a gradcheck is the gradcheck's here.
     findings = tuple(dataclasses.replace(r, check=kind) for r in records if isinstance(r, Finding))
     names = {
@@ -233,6 +245,8 @@ def with_job(report: Report, job: Job, records: Sequence[Any]) -> Report:
             *(t for t in report.timing if t.operator not in names),
             *(r for r in records if isinstance(r, TimingFacts)),
         )
+    elif isinstance(job, CompileJob):
+        changes["compiled"] = tuple(r for r in records if isinstance(r, CompileFacts))
     else:
         changes["opcheck"] = tuple(r for r in records if isinstance(r, OpcheckFacts))
     return dataclasses.replace(report, **changes)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tpkernel.facts import (
     BuildFacts,
+    CompileFacts,
     DiagnosticFacts,
     Finding,
     FunctionFacts,
@@ -44,6 +45,7 @@ from tpkernel.report import Report
 from tpkernel.summary import (
     TIMING_HEADS,
     admitted_first,
+    compile_text,
     curve_rows,
     curve_text,
     finding_text,
@@ -79,6 +81,8 @@ def report_text(report: Report) -> str:
         lines += ["", f"opcheck: {verdict_text(report.opcheck_verdict)}"]
         for opcheck in report.opcheck:
             lines += _opcheck_text(opcheck)
+    for compiled in report.compiled:
+        lines += ["", *_compile_text(compiled)]
     for times in report.timing:
         lines += ["", *_timing_text(times)]
     if report.validation:
@@ -146,6 +150,17 @@ def _opcheck_text(facts: OpcheckFacts) -> list[str]:
     lines = [f"  {verdict_text(facts.verdict)}: {opcheck_text(facts)}"]
     lines.append(f"    tests: {', '.join(facts.tests)}")
     return [*lines, *(f"    note: {note}" for note in facts.notes)]
+
+
+def _compile_text(facts: CompileFacts) -> list[str]:
+    lines = [f"{verdict_text(facts.verdict)}: {compile_text(facts)}"]
+    for region in facts.regions:
+        why = f" ({region.reason})" if region.reason else ""
+        lines.append(f"  {region.kind}: {region.nodes}{why}")
+    for title, text in (("graph", facts.graph), ("backward graph", facts.backward_graph)):
+        if text:
+            lines += [f"  {title}:", *(f"    {line}" for line in text.rstrip().splitlines())]
+    return lines
 
 
 def _timing_title(facts: TimingFacts) -> str:
@@ -249,6 +264,7 @@ def report_html(report: Report) -> str:
         ),
         "Gradcheck": _gradcheck_html(report) if report.gradcheck else "",
         "Validation": _validation_html(report) if report.validation else "",
+        "Compile": "".join(map(_compile_html, report.compiled)),
         "Timing": "".join(map(_timing_html, report.timing)),
         "Findings": _findings_html(report.findings) if report.findings else "",
         "Build": _build_html(report),
@@ -387,6 +403,17 @@ def _opcheck_html(report: Report) -> str:
     verdict = report.opcheck_verdict
     title = f"Operator check (opcheck): {verdict_text(verdict)}"
     return details(title, "".join(parts), opened=is_bad(verdict))
+
+
+def _compile_html(facts: CompileFacts) -> str:
+    body = paragraph(compile_text(facts))
+    if facts.regions:
+        rows = [(r.kind, r.nodes, r.reason) for r in facts.regions]
+        body += table("What runs together", ("as", "nodes", "reason"), rows)
+    for title, text in (("Graph", facts.graph), ("Backward graph", facts.backward_graph)):
+        if text:
+            body += details(title, code_html(text, "python"), opened=False)
+    return details(f"Compile of {facts.operator}: {verdict_text(facts.verdict)}", body)
 
 
 def _timing_html(facts: TimingFacts) -> str:

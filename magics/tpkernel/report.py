@@ -17,6 +17,7 @@ from typing import Any
 
 from tpkernel.facts import (
     BuildFacts,
+    CompileFacts,
     DiagnosticFacts,
     Finding,
     FunctionFacts,
@@ -33,6 +34,7 @@ from tpkernel.summary import (
     SECTIONS,
     TIMING_HEADS,
     admitted_first,
+    compile_text,
     curve_rows,
     curve_text,
     headlines,
@@ -79,6 +81,8 @@ class Report:
         What operators do other than they declare.
     timing
         Times across sizes, where they were asked for.
+    compiled
+        Operators inside of `tensorplay.compile`, where that was asked for.
     listing
         What the compiler made of the kernels, where it was asked for.
     steps
@@ -101,6 +105,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     opcheck: tuple[OpcheckFacts, ...] = ()
     timing: tuple[TimingFacts, ...] = ()
+    compiled: tuple[CompileFacts, ...] = ()
     listing: ListingFacts | None = None
     steps: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -110,7 +115,12 @@ class Report:
     @property
     def ok(self) -> bool:
         """No gradcheck failed, every operator does as declared, and no finding is an error."""
-        verdicts = (self.gradcheck_verdict, self.validation_verdict, self.opcheck_verdict)
+        verdicts = (
+            self.gradcheck_verdict,
+            self.validation_verdict,
+            self.opcheck_verdict,
+            self.compiled_verdict,
+        )
         return not any(map(is_bad, verdicts)) and not any(f.level == "error" for f in self.findings)
 
     @property
@@ -137,6 +147,11 @@ class Report:
     def opcheck_verdict(self) -> str:
         """``"ok"`` where all operators do as they declare, else ``"wrong"``; empty if not run."""
         return worst_verdict(o.verdict for o in self.opcheck)
+
+    @property
+    def compiled_verdict(self) -> str:
+        """``"ok"`` where compiled calls agree with eager ones, else ``"wrong"``; or empty."""
+        return worst_verdict(c.verdict for c in self.compiled)
 
     # -- more of it ---------------------------------------------------------------------------
 
@@ -216,6 +231,18 @@ class Report:
         from tpkernel.jobs import OpcheckJob
 
         return self._with(OpcheckJob(seed), budget)
+
+    def with_compile(self, operator: str = "", *, seed: int = 0, budget: float = 60.0) -> Report:
+        """Compile the cell's operators among other operations and compare, in the check worker.
+
+        Returns
+        -------
+        Report
+            With the captured graphs and the differences to eager calls.
+        """
+        from tpkernel.jobs import CompileJob
+
+        return self._with(CompileJob(operator, seed), budget)
 
     def with_timing(
         self,
@@ -336,7 +363,7 @@ class Report:
         plain: dict[str, Any] = _plain(self)
         plain["title"] = self.title
         plain["ok"] = self.ok
-        for part in ("gradcheck", "validation", "opcheck"):
+        for part in ("gradcheck", "validation", "opcheck", "compiled"):
             verdict = getattr(self, f"{part}_verdict")
             plain[f"{part}_verdict"] = verdict
             plain[f"{part}_words"] = verdict_text(verdict) if verdict else ""
@@ -356,6 +383,8 @@ class Report:
                 shown["words"] = list(timing_words(row))
         for found, facts in zip(self.opcheck, plain["opcheck"], strict=True):
             facts["words"] = opcheck_text(found)
+        for made, facts in zip(self.compiled, plain["compiled"], strict=True):
+            facts["words"] = compile_text(made)
         plain["timing_heads"] = list(TIMING_HEADS)
         plain["sections"] = list(SECTIONS)
         plain["opening"] = opening(self)

@@ -15,6 +15,7 @@ from tpkernel.verdicts import is_bad, verdict_text
 
 if TYPE_CHECKING:
     from tpkernel.facts import (
+        CompileFacts,
         Finding,
         GradcheckFacts,
         OpcheckFacts,
@@ -30,6 +31,7 @@ __all__ = [
     "TIMING_HEADS",
     "Problem",
     "admitted_first",
+    "compile_text",
     "curve_rows",
     "curve_text",
     "finding_text",
@@ -47,7 +49,7 @@ __all__ = [
 ]
 
 #: Sections of a report, as tabs of the widget.
-SECTIONS = ("Operator", "Gradcheck", "Validation", "Timing", "Findings", "Build")
+SECTIONS = ("Operator", "Gradcheck", "Validation", "Compile", "Timing", "Findings", "Build")
 
 # What the title says of a finding, by its code.
 _HEADLINES = {
@@ -101,6 +103,8 @@ def headlines(report: Report) -> list[str]:
         words[_PAIR_CODES.get(code or "", plain)] = None
     if is_bad(report.opcheck_verdict):
         words["opcheck failed"] = None
+    if is_bad(report.compiled_verdict):
+        words["compiled call differs"] = None
     if is_bad(report.validation_verdict):
         words[f"validation {report.validation_verdict}"] = None
     return list(words)
@@ -129,6 +133,11 @@ def problems(report: Report) -> list[Problem]:
         Problem("Operator", "error", f"{verdict_text('wrong')}: {opcheck_text(o)}")
         for o in report.opcheck
         if o.failures
+    ]
+    found += [
+        Problem("Compile", "error", f"{verdict_text('wrong')}: {compile_text(c)}")
+        for c in report.compiled
+        if is_bad(c.verdict)
     ]
     found += [
         Problem("Findings", "warning", f"! {finding_text(f)}")
@@ -287,6 +296,17 @@ def opcheck_text(facts: OpcheckFacts) -> str:
         for f in facts.failures
     )
     return f"{where}: {said}"
+
+
+def compile_text(facts: CompileFacts) -> str:
+    """Say in a line whether a compiled call agrees with an eager one."""
+    where = f"compile of {facts.operator} on {facts.sample}"
+    if facts.breaks or not facts.graph:
+        return f"{where}: not captured: {'; '.join(facts.breaks) or 'no graph'}"
+    text = f"{where}: results differ by {number_text(facts.difference)} from eager ones"
+    if facts.gradient_difference is not None:
+        text += f", gradients by {number_text(facts.gradient_difference)}"
+    return f"{text}; allowed {number_text(facts.allowed)}"
 
 
 #: Columns of the table of times.

@@ -24,7 +24,7 @@ import traitlets
 
 from tpkernel.editor import DIAGNOSTICS_MIME, report_diagnostics
 from tpkernel.facts import GradcheckSettings, JacobianFacts
-from tpkernel.jobs import GradcheckJob, OpcheckJob, TimingJob, run_job, with_job
+from tpkernel.jobs import CompileJob, GradcheckJob, OpcheckJob, TimingJob, run_job, with_job
 from tpkernel.listing import listing_of
 from tpkernel.report import Report
 from tpkernel.samples import make_samples
@@ -112,6 +112,8 @@ class ReportWidget(anywidget.AnyWidget):
             job = TimingJob(reference=str(content.get("reference") or "").strip(), dtype=dtype)
         elif action == "opcheck":
             job = OpcheckJob()
+        elif action == "compile":
+            job = CompileJob()
         else:
             message = f"unknown action {action!r}"
             raise ValueError(message)

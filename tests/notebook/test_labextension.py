@@ -13,6 +13,7 @@ from tests.tpkernel.notebook import SOFTPLUS
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 BROKEN = "// it's a comment\nint64_t f() {\n  return undeclared + 1;\n}"
+DOCUMENTED = SOFTPLUS.replace("derivatives:", "doc: Smooth ramp.\nderivatives:")
 CUDA = "__global__ void k(float* x) { x[threadIdx.x] = 1; }"
 
 
@@ -53,19 +54,22 @@ def test_a_cell_is_cpp_and_its_messages_stand_where_they_belong(
         tab.run_cell(1)
         mark = cpp.locator(".tpk-under-error")
         expect(mark).to_have_text("undeclared")
-        expect(cpp.locator(".cm-line", has=mark)).to_contain_text("return undeclared")
-        sign = tab.cell(1).get_by_role("img", name="undeclared")
+        line = cpp.locator(".cm-line", has=tab.page.locator(".tpk-under-error"))
+        expect(line).to_contain_text("return undeclared")
+        sign = tab.cell(1).locator(".tpk-sign[title*=undeclared]")
         expect(sign).to_have_text("●")
         mark.hover()
         expect(tab.page.locator(".tpk-tip")).to_contain_text("was not declared")
         tab.screenshot(f"editor-{theme.rsplit(maxsplit=1)[-1].lower()}")
         tab.page.mouse.move(0, 0)
 
-        # A line above moves the mark along; F8 goes to it and says it.
+        # A line above moves the mark along; F8 goes to it and says it; an edit of the line ends it.
         tab.set_source(1, f"%%tpkernel\n// one more line\n{BROKEN}")
         expect(mark).to_have_text("undeclared")
         cpp.press("F8")
         expect(tab.cell(1).locator(".cm-announced")).to_contain_text("Line 5, error")
+        tab.page.keyboard.type("not_")
+        expect(mark).to_have_count(0)
 
         tab.set_source(1, f"%%tpkernel\n{BROKEN.replace('undeclared', '41')}")
         tab.run_cell(1)
@@ -115,7 +119,7 @@ def test_a_saved_notebook_shows_report_and_messages_without_their_kernel(lab: La
 def test_completion_and_shift_tab(lab: LabBrowser) -> None:
     cells = (
         "%load_ext tensorplay",
-        f"%%tpkernel\n{SOFTPLUS.replace('derivatives:', 'doc: Smooth ramp.{chr(10)}derivatives:')}",
+        f"%%tpkernel\n{DOCUMENTED}",
         "%%tpkernel\nvoid f(tp::InO",
         "softplus",
     )
@@ -124,6 +128,9 @@ def test_completion_and_shift_tab(lab: LabBrowser) -> None:
         editor(tab, 2).click()
         tab.page.keyboard.press("Control+End")
         tab.page.keyboard.press("Tab")
+        expect(tab.page.locator(".jp-Completer")).to_contain_text("InOut")
+        tab.screenshot("completion")
+        tab.page.keyboard.press("Enter")
         expect(editor(tab, 2)).to_contain_text("tp::InOut")
         editor(tab, 3).click()
         tab.page.keyboard.press("End")

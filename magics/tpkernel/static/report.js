@@ -114,6 +114,7 @@ function render({ model, el: root }) {
     Operator: [operatorPanel, operators ? ask("Run opcheck again", "opcheck") : none],
     Gradcheck: [gradcheckPanel, () => (live ? gradcheckControls(model) : [])],
     Validation: [validationPanel, none],
+    Compile: [compilePanel, operators ? ask("Compare with tp.compile", "compile") : none],
     Timing: [timingPanel, () => (live ? timingControls(model) : [])],
     Findings: [findingsPanel, none],
     Build: [buildPanel, ask("Show remarks and machine code", "listing")],

@@ -146,6 +146,20 @@ function validationPanel(facts) {
   ];
 }
 
+function compilePanel(facts, status) {
+  const parts = [...findingLines(facts, "compile")];
+  for (const c of facts.compiled) {
+    parts.push(paragraph(c.words));
+    if (c.regions.length) {
+      parts.push(table("What runs together", ["as", "nodes", "reason"], c.regions.map((r) => [r.kind, r.nodes, r.reason])));
+    }
+    if (c.graph) parts.push(plainCode("Graph", c.graph, status));
+    if (c.backward_graph) parts.push(plainCode("Backward graph", c.backward_graph, status));
+  }
+  if (!parts.length) parts.push(paragraph("Nothing was compiled yet."));
+  return parts;
+}
+
 function timingPanel(facts) {
   const parts = [...findingLines(facts, "timing")];
   for (const t of facts.timing) {

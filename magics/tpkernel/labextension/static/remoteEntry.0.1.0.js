@@ -152,9 +152,7 @@
         const node = document.createElement("span");
         node.className = `tpk-sign tpk-sign-${this.severity}`;
         node.textContent = { error: "●", warning: "▲" }[this.severity] ?? "○";
-        node.title = this.text;
-        node.setAttribute("role", "img");
-        node.setAttribute("aria-label", this.text);
+        node.title = this.text; // gutters are hidden from screen readers: F8 speaks
         return node;
       }
     }
@@ -280,7 +278,9 @@
         }
 
         update(update) {
-          if (update.docChanged) this.follow();
+          if (!update.docChanged) return;
+          this.follow();
+          this.lint(); // a message whose line is no longer as it was compiled goes
         }
 
         destroy() {
