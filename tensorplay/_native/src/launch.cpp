@@ -23,6 +23,7 @@ constexpr int kMaxOperands = 64;
 constexpr int64_t kTile = 2048;          // elements packed at a time where a row may be cut
 constexpr int64_t kPiece = 16384;        // elements per task where a row may be cut
 constexpr int64_t kWithoutThreads = 32768;  // elements below which one thread is faster
+constexpr int64_t kPastCaches = int64_t{1} << 25;  // bytes of a call whose results nobody finds there
 constexpr int64_t kWithInterpreter = 8192;  // elements below which releasing it costs more
 
 struct Operand {
@@ -76,6 +77,7 @@ struct Task {
   const Place* places;
   int count;
   bool plain;
+  bool streams;         // whole pieces are written past the caches
   int64_t pieces;       // per row
   int64_t piece;        // elements
   int64_t batch;        // (row, piece) pairs per task
@@ -153,7 +155,8 @@ void run_packed(const Task& task, char* const* start, int64_t from, int64_t n, c
       std::memcpy(data[j] + i * p.size, data[j], static_cast<size_t>(p.size));
     }
   }
-  call.kernel(data, call.inner < 0 && !call.partial ? room : n, call.numbers->data(), scratch);
+  bool cut = call.inner < 0;
+  call.kernel(data, cut && !call.partial ? room : n, call.numbers->data(), cut ? nullptr : scratch);
   for (int j = 0; j < task.count; ++j) {
     const Place& p = task.places[j];
     if (p.is_output && !p.per_row) {
@@ -243,7 +246,9 @@ void run_task(void* context, int64_t number) {
         const Place& p = task.places[j];
         data[j] = p.per_row ? start[j] : start[j] + from * p.size;
       }
-      call.kernel(data, whole, call.numbers->data(), scratch);
+      static char past;
+      char* room = call.inner >= 0 ? scratch : task.streams ? &past : nullptr;
+      call.kernel(data, whole, call.numbers->data(), room);
     }
     if (whole < n) run_packed(task, start, from + whole, n - whole, buffer, scratch);
   }
@@ -511,6 +516,16 @@ PyObject* call_loop(PyObject* object, PyObject* const* args, Py_ssize_t given) {
               (space.inner_dims == 1 && p.inner[0] == p.size);
     // One element is a run, wherever it lies.
     task.plain = task.plain && p.plain;
+  }
+  if (self.inner < 0 && !self.partial && task.plain && space.outer_dims == 0) {
+    int64_t bytes = 0;
+    task.streams = true;
+    for (const Place& p : places) bytes += p.per_row ? 0 : p.size * total;
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      auto address = reinterpret_cast<uintptr_t>(places[inputs.size() + k].data);
+      task.streams = task.streams && outputs[k].destination < 0 && address % 64 == 0;
+    }
+    task.streams = task.streams && bytes > kPastCaches;
   }
   task.call = &self;
   task.space = &space;

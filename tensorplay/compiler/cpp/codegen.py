@@ -3,7 +3,8 @@
 A kernel is ``void name(char* const* data, int64_t n, const double* number, char* scratch)``.
 `data` has the inputs, then the outputs: the start of a row, or the one element that belongs to it.
 Rows are contiguous, and padded to whole vectors if they are not whole, by whoever calls; padding
-never counts in a reduction. `scratch` keeps what a later sweep would have to compute again.
+never counts in a reduction. `scratch` keeps what a later sweep would have to compute again; given
+to a kernel without reductions it says that the results go past the caches, aligned to vectors.
 
 A kernel whose rows are pieces of one long row writes partial results, of 8 bytes each, and has a
 second function ``name_finish(data, parts, count, number)`` that combines them.
@@ -136,8 +137,13 @@ class _Writer:
         self.lines = [f'extern "C" void {self.name}({parameters}) {{']
         self._pointers()
         self._line("int64_t i;")
+        streams = any(self._streams(v) for v, o in loop.outputs if not o.per_row)
+        if streams:
+            self._line("const bool past = scratch != nullptr;  // results go past the caches")
         for level in range(self.last + 1):
             self._sweep(level)
+        if streams:
+            self._line("if (past) fence();")
         outputs = tuple(operand for _, operand in loop.outputs)
         if partial:
             self._store_partials()
@@ -173,6 +179,11 @@ class _Writer:
             and all(v.level == 0 for v, o in self.loop.outputs if not o.per_row)
             and not any(v.kind == "count" for v in _needed(self._targets(0)))
         )
+
+    def _streams(self, value: Value) -> bool:
+        """Tell whether a value can be stored past the caches: in whole vectors, without rows."""
+        whole = value.type.size == self.widest and not value.type.is_bool
+        return whole and not self.reductions
 
     def _pointers(self) -> None:
         loop = self.loop
@@ -286,8 +297,15 @@ class _Writer:
             whole = f"part_{value.name}[{part - 1}]" if part else f"all_{value.name}"
             self._line(f"{whole} = {self._combine(value, inside, whole)};", depth)
         for number, value in stores:
-            store = "store_mask" if value.type.is_bool else f"store<{value.type.vector}>"
-            self._line(f"{store}(out_{number} + {self.at}, {value.name});", depth)
+            to = f"(out_{number} + {self.at}, {value.name});"
+            vector = value.type.vector
+            if value.type.is_bool:
+                self._line(f"store_mask{to}", depth)
+            elif self._streams(value):
+                self._line(f"if (past) stream<{vector}>{to}", depth)
+                self._line(f"else store<{vector}>{to}", depth)
+            else:
+                self._line(f"store<{vector}>{to}", depth)
         self.known = before
 
     @staticmethod

@@ -174,7 +174,8 @@ def _run(bound: _Bound, *arrays: Any) -> Any:
     for row in range(cut.rows * cut.pieces):
         n = min(cut.piece, cut.length - row % cut.pieces * cut.piece)
         data = _addresses((*inputs, *outputs), row)
-        bound.function(data, cut.room if whole else n, bound.numbers, scratch.ctypes.data)
+        room = None if whole else scratch.ctypes.data
+        bound.function(data, cut.room if whole else n, bound.numbers, room)
     stored = [not (kernel.partial and o.per_row) for o in kernel.outputs]
     made = [
         _made(matrix, operand, cut, kept)
