@@ -23,8 +23,8 @@ def test_the_examples_print_what_the_page_says() -> None:
     cpp_jit.remove_global_func("docs.twice")
     assert shown.getvalue().splitlines() == [
         (
-            "[crossing::total] argument 'x' (position 0): expected Tensor or NumPy array, got list. "
-            "Write tp.tensor(x)."
+            "[crossing::total] argument 'x' (position 0): expected Tensor or NumPy array, "
+            "got list. Write tp.tensor(x)."
         ),
         "Tensor",
         "['call', 'fails']",
