@@ -86,7 +86,7 @@ class Captured:
     outputs: list[Output]
     roots: list[Root]
     writes: list[tuple[int, Node]]  # in the graph: input, and its new value
-    outside_writes: list[tuple[int, int]]  # after the graph: input and root
+    outside_writes: list[tuple[int, int, bool]]  # after the graph: input, root, with history
     forward_nodes: set[Node]
     tangents: list[Node] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)  # inputs whose gradients are given
@@ -155,7 +155,7 @@ def capture(
     """
     recorder = Recorder()
     watch = Watch(recorder.refuse)
-    recorder.known = watch.knows
+    recorder.known, recorder.is_outside = watch.knows, watch.is_outside
     given: list[Any] = []
     for leaf, name in zip(leaves, names, strict=True):
         if isinstance(leaf, Tensor):
@@ -215,13 +215,14 @@ def _results(
     by_memory: dict[int, int] = {}
     outputs = [_output(recorder, watch, x, leaves, given, roots, by_memory) for x in flat]
     writes: list[tuple[int, Node]] = []
-    outside: list[tuple[int, int]] = []
+    outside: list[tuple[int, int, bool]] = []
     for number, x in enumerate(recorder.inputs):
         if not x.written:
             continue
-        if x.stand_in.requires_grad or recorder.conditions:
-            tensor = x.stand_in if x.stand_in.requires_grad and x.stand_in._grad_fn else None
-            outside.append((number, len(roots)))
+        recorded = x.stand_in.grad_fn is not x.history
+        if recorded or recorder.conditions:
+            tensor = x.stand_in if recorded else None
+            outside.append((number, len(roots), recorded))
             roots.append(Root(x.stand_in._array, tensor, x.stand_in._array.node()))
         else:
             writes.append((number, x.stand_in._array.node()))

@@ -89,7 +89,9 @@ class Binding:
         self.conditions = [c.value for c in captured.recorder.conditions]
         self.condition_texts = [(c.construct, c.line) for c in captured.recorder.conditions]
         self.outside_writes = captured.outside_writes
-        self.written = sorted({i for i, _ in (*captured.writes, *captured.outside_writes)})
+        self.written = sorted(
+            {w[0] for w in captured.writes} | {w[0] for w in captured.outside_writes}
+        )
         self.roots = len(captured.roots)
         self.differentiable = captured.differentiable if captured.gradients else []
         self.wanted = captured.wanted
@@ -174,8 +176,9 @@ class Binding:
             node.keep_results(saved, numbers)
 
     def _finish(self, flat: list[Tensor], results: tuple[Any, ...], *, recording: bool) -> Any:
-        for position, root in self.outside_writes:
-            flat[position].copy_(results[root])
+        for position, root, recorded in self.outside_writes:
+            with grad_mode.set_grad_enabled(recorded and recording):
+                flat[position].copy_(results[root])
         made: dict[tuple[str, int], Tensor] = {}
         found = [self._output(x, flat, results, made, recording=recording) for x in self.outputs]
         return unflatten(self.structure, found)

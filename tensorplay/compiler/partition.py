@@ -218,7 +218,7 @@ def _forward_graph(
         if node in needed and node not in known:
             known[node] = graph.node_copy(node, known.__getitem__)
     written = {inputs[i] for i, _ in captured.writes} | {
-        inputs[i] for i, _ in captured.outside_writes
+        inputs[i] for i, *_ in captured.outside_writes
     }
     saved: list[tuple[str, int]] = []
     extra: list[Node] = []

@@ -69,6 +69,7 @@ class Input:
     leaf: Tensor
     node: Node
     name: str
+    history: Any = None  # of the stand-in, before anything is written
     written: bool = False
 
 
@@ -90,9 +91,12 @@ class Recorder:
     ----------
     known
         Tells whether a tensor was found in a variable that is guarded.
+    is_outside
+        Tells whether an object was there before the run.
     """
 
     known: Callable[[Tensor], bool] = lambda tensor: False
+    is_outside: Callable[[Any], bool] = lambda value: False
     graph: Graph = field(default_factory=Graph)
     inputs: list[Input] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
@@ -152,7 +156,7 @@ class Recorder:
             # Not a leaf outside, so no leaf here: it may be written.
             stand_in = traced(array, tensor._dtype, counter=leaf._counter)
             OPERATORS["clone"]._record([leaf], (stand_in,))  # type: ignore[attr-defined]
-        array.owner = found = Input(tensor, stand_in, leaf, node, name)
+        array.owner = found = Input(tensor, stand_in, leaf, node, name, stand_in._grad_fn)
         self.inputs.append(found)
         self._by_id[id(tensor)] = stand_in
         self._kept.append(tensor)
@@ -181,6 +185,8 @@ class Recorder:
         """Return what stands for a tensor that the function made of nothing that changes."""
         if type(tensor._array) is MetaArray:
             raise self.refuse("uses a tensor on device meta")
+        if self.is_outside(tensor._array) or self.is_outside(tensor._array.base):
+            raise self.refuse("makes a tensor that shares the memory of a NumPy array")
         number = len(self.constants)
         name = f"constant_{number}"
         held = wrap(tensor._array, tensor._dtype)

@@ -434,6 +434,10 @@ class Watch:
     def _outer_object(self, value: Any) -> None:
         self._outer[id(value)] = value
 
+    def is_outside(self, value: Any) -> bool:
+        """Tell whether an object is known to have been there before the run."""
+        return value is not None and id(value) in self._outer
+
     def add_argument(self, value: Any) -> None:
         """Guard what an argument that is neither tensor nor number holds."""
         try:

@@ -1,0 +1,126 @@
+"""Operators of users in compiled functions: one opaque step each."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensorplay as tp
+from tests.compiler.calls import close
+
+RAN: list[str] = []
+
+
+@tp.library.custom_op("compiled::cube", mutates_args=())
+def cube(x: tp.Tensor) -> tp.Tensor:
+    RAN.append(type(x).__name__)
+    return tp.from_numpy(x.numpy() ** 3)
+
+
+@cube.register_fake
+def _(x):
+    return tp.empty_like(x)
+
+
+def _setup(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0])
+
+
+def _backward(ctx, grad):
+    (x,) = ctx.saved_tensors
+    return grad * 3 * x * x
+
+
+cube.register_autograd(_backward, setup_context=_setup)
+
+
+@tp.library.custom_op("compiled::add_one", mutates_args=("x",))
+def add_one(x: tp.Tensor) -> None:
+    x.numpy()[...] += 1
+
+
+@tp.library.custom_op("compiled::no_formula", mutates_args=())
+def no_formula(x: tp.Tensor) -> tp.Tensor:
+    return tp.from_numpy(x.numpy() + 1)
+
+
+@no_formula.register_fake
+def _(x):
+    return tp.empty_like(x)
+
+
+@tp.library.custom_op("compiled::noted", mutates_args=())
+def noted(x: tp.Tensor) -> tp.Tensor:
+    RAN.append("noted")
+    return tp.from_numpy(x.numpy() * 1)
+
+
+@noted.register_fake
+def _(x):
+    return tp.empty_like(x)
+
+
+noted.register_effect(tp.library.EffectType.ORDERED)
+
+
+def test_it_is_one_node_whose_body_does_not_run_in_the_capture(backend) -> None:
+    graphs = []
+
+    def keeping(gm, example_inputs, **kwargs):
+        graphs.append(gm)
+        return tp.compiler.lookup_backend(backend)(gm, example_inputs, **kwargs)
+
+    f = tp.compile(lambda x: cube(x * 2) + 1, backend=keeping, fullgraph=True)
+    RAN.clear()
+    x, y = (tp.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    out = f(x)
+    assert RAN == ["Tensor"]
+    (node,) = graphs[0].graph.find_nodes(op="call_function", target=cube)
+    assert node.target is cube
+    assert node.target.name == "compiled::cube"
+    assert node.meta["val"].shape == (2,)
+    out.sum().backward()
+    (cube(y * 2) + 1).sum().backward()
+    close(x.grad, y.grad)
+
+
+def test_what_it_writes_is_written_once_in_each_call(backend) -> None:
+    f = tp.compile(lambda x: (add_one(x), x * 2)[1], backend=backend, fullgraph=True)
+    x = tp.zeros(2)
+    assert f(x).tolist() == [2, 2]
+    assert f(x).tolist() == [4, 4]
+    assert x.tolist() == [2, 2]
+
+    def inside(x):
+        y = x * 1
+        z = y + 1
+        add_one(y)
+        return y, z, y + z
+
+    g = tp.compile(inside, backend=backend, fullgraph=True)
+    close(g(tp.ones(2)), inside(tp.ones(2)))
+
+
+def test_effects_happen_in_each_call_although_nobody_reads_the_result(backend) -> None:
+    def function(x):
+        noted(x)
+        noted(x)
+        return x * 2
+
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    RAN.clear()
+    f(tp.ones(1))
+    f(tp.ones(1))
+    assert RAN == ["noted"] * 4
+
+
+def test_without_a_formula_backward_raises_as_it_does_eagerly(backend) -> None:
+    f = tp.compile(lambda x: no_formula(x) * 2, backend=backend)
+    x = tp.ones(1, requires_grad=True)
+    out = f(x)
+    assert out.item() == 4
+    with pytest.raises(NotImplementedError, match="compiled::no_formula"):
+        out.sum().backward()
+    assert "compiled::no_formula" in f.report().breaks[0]
+    with tp.no_grad():
+        assert f(x).item() == 4
+    assert f.report().programs == 1

@@ -1,0 +1,208 @@
+"""Gradients of compiled functions, and what is kept for them."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensorplay as tp
+from tests.compiler.calls import close
+
+
+def gelu_by_hand(x):
+    return 0.5 * x * (1 + (0.7978845608 * (x + 0.044715 * x**3)).tanh())
+
+
+def layer_norm(x):
+    centred = x - x.mean(dim=-1, keepdim=True)
+    return centred / (centred.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt()
+
+
+FUNCTIONS = {
+    "gelu": gelu_by_hand,
+    "layer_norm": layer_norm,
+    "softmax": lambda x: x.softmax(dim=-1) * x,
+    "matmul": lambda x: (x @ x.t()).relu() @ x,
+    "two results": lambda x: (x.exp(), (x * 2).sum(dim=0)),
+    "views": lambda x: (x.t() * 2, x[1:].reshape(-1), x.expand(2, *x.shape)),
+    "detached": lambda x: (x * x.detach(), (x * 3).detach()),
+    "masked": lambda x: x.masked_fill(x > 0, 0) + tp.where(x > 0, x * x, x),
+    "gather": lambda x: x[:, [0, 0, 1]].sum(0),
+    "cumulative": lambda x: x.cumsum(dim=0).cumprod(dim=1),
+    "sorted": lambda x: x.sort(dim=1)[0] * x.amax(dim=0),
+    "inside no_grad": lambda x: x * _untracked(x),
+    "written": lambda x: _written(x * 1),
+}
+
+
+def _untracked(x):
+    with tp.no_grad():
+        return x * 2
+
+
+def _written(x):
+    x[:1] = x[1:2] * 3
+    x.mul_(2)
+    return x
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_equal_those_of_the_function(name, backend) -> None:
+    function = FUNCTIONS[name]
+    compiled = tp.compile(function, backend=backend, fullgraph=True)
+    for shape in ((3, 4), (5, 2), (2, 2)):
+        value = tp.randn(*shape, dtype=tp.float64)
+        x, y = (value.clone().requires_grad_() for _ in range(2))
+        got, want = compiled(x), function(y)
+        close(got, want)
+        pick = tp.func.trees.flatten
+        for outs, at in ((pick(got)[0], x), (pick(want)[0], y)):
+            sum((o * o.detach().cos()).sum() for o in outs if o.requires_grad).backward()
+            assert at.grad is not None
+        close(x.grad, y.grad)
+
+
+def test_gradcheck_and_gradgradcheck(backend) -> None:
+    compiled = tp.compile(gelu_by_hand, backend=backend, fullgraph=True)
+    x = tp.randn(2, 3, dtype=tp.float64, requires_grad=True)
+    assert tp.autograd.gradcheck(compiled, (x,))
+    assert tp.autograd.gradgradcheck(compiled, (x,))
+
+
+def test_only_inputs_that_need_it_get_a_gradient(backend) -> None:
+    compiled = tp.compile(lambda x, y, z: x * y + z, backend=backend)
+    x, y, z = (tp.ones(2, requires_grad=flag) for flag in (True, False, True))
+    compiled(x, y, z).sum().backward()
+    assert y.grad is None
+    assert x.grad.tolist() == z.grad.tolist() == [1, 1]
+    unused = tp.compile(lambda x, y: x * 2, backend=backend)
+    (gx, gy) = tp.autograd.grad(unused(x, z).sum(), [x, z], allow_unused=True)
+    assert gx.tolist() == [2, 2]
+    assert gy is None
+
+
+def test_cheap_steps_are_computed_again_and_dear_ones_kept() -> None:
+    f = tp.compile(lambda x: gelu_by_hand(x), backend="interpreter")  # noqa: PLW0108
+    x = tp.randn(4, requires_grad=True)
+    out = f(x)
+    program = next(iter(f._all_bindings())).program
+    assert program.saved == [("input", 0)]
+    out.sum().backward()
+    g = tp.compile(lambda x, w: (x @ w).tanh(), backend="interpreter")
+    g(tp.ones(2, 2, requires_grad=True), tp.ones(2, 2, requires_grad=True))
+    saved = next(iter(g._all_bindings())).program.saved
+    assert ("root", 0) in saved
+    assert not any(kind == "value" for kind, _ in saved)
+
+
+def test_a_write_to_what_was_saved_raises(backend) -> None:
+    f = tp.compile(lambda x: (x * x).sum(), backend=backend)
+    x = tp.ones(2, requires_grad=True)
+    loss = f(x)
+    with tp.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_graph_is_freed_after_use(backend) -> None:
+    f = tp.compile(lambda x: (x * x).sum(), backend=backend)
+    x = tp.ones(2, requires_grad=True)
+    loss = f(x)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert x.grad.tolist() == [4, 4]
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_second_derivatives_of_random_functions_are_refused_with_words() -> None:
+    f = tp.compile(lambda x: (x**3 * tp.rand(2)).sum(), backend="interpreter")
+    x = tp.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="second derivative of a compiled function"):
+        tp.autograd.grad(f(x), [x], create_graph=True)
+
+
+def test_results_of_other_functions_pass_gradients_on(backend) -> None:
+    f = tp.compile(lambda x: x.exp(), backend=backend)
+    x = tp.ones(2, requires_grad=True)
+    (f(x * 2) * 3).sum().backward()
+    close(x.grad, (x * 2).exp().detach() * 6)
+    assert f(x * 2).grad_fn.name() == "LambdaBackward"
+
+
+def test_hooks_and_retained_gradients(backend) -> None:
+    f = tp.compile(lambda x: x * 2, backend=backend)
+    x = tp.ones(2, requires_grad=True)
+    y = f(x)
+    y.retain_grad()
+    seen = []
+    x.register_hook(lambda g: seen.append(g.tolist()))
+    (y * 3).sum().backward()
+    assert y.grad.tolist() == [3, 3]
+    assert seen == [[6, 6]]
+
+
+def test_an_update_of_parameters_in_place(backend) -> None:
+    def step(p, g, m, v):
+        with tp.no_grad():
+            m.mul_(0.9).add_(g, alpha=0.1)
+            v.mul_(0.99).addcmul_(g, g, value=0.01) if hasattr(v, "addcmul_") else v.mul_(
+                0.99
+            ).add_(g * g * 0.01)
+            p.sub_(m / (v.sqrt() + 1e-8) * 0.1)
+
+    def make():
+        tp.manual_seed(0)
+        p = tp.randn(5, requires_grad=True)
+        return p, tp.randn(5), tp.zeros(5), tp.zeros(5)
+
+    compiled = tp.compile(step, backend=backend, fullgraph=True)
+    a, b = make(), make()
+    for _ in range(3):
+        compiled(*a)
+        step(*b)
+    for x, y in zip(a, b, strict=True):
+        close(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_functions_with_formulas_of_the_users(backend) -> None:
+    class Scaled(tp.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, by):
+            ctx.save_for_backward(x)
+            ctx.by = by
+            return x * by
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * ctx.by + x * 0, None
+
+    f = tp.compile(lambda x: Scaled.apply(x, 3.0) * 2, backend=backend, fullgraph=True)
+    x = tp.ones(2, requires_grad=True)
+    f(x).sum().backward()
+    assert x.grad.tolist() == [6, 6]
+
+
+def test_gradients_taken_inside(backend) -> None:
+    def function(x):
+        (g,) = tp.autograd.grad((x**3).sum(), [x], create_graph=True)
+        return g * 2
+
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    x = tp.ones(2, requires_grad=True)
+    assert f(x).tolist() == [6, 6]
+    f(x).sum().backward()
+    assert x.grad.tolist() == [12, 12]
+
+
+def test_backward_inside_is_left_to_eager() -> None:
+    def function(x):
+        (x * 2).sum().backward()
+        return x * 1
+
+    f = tp.compile(function, backend="interpreter")
+    x = tp.ones(2, requires_grad=True)
+    f(x)
+    assert x.grad.tolist() == [2, 2]
+    assert "backward()" in f.report().breaks[0]

@@ -1,0 +1,344 @@
+"""What a compiled function reads from outside is live, guarded, or refused."""
+
+from __future__ import annotations
+
+import functools
+import types
+
+import numpy as np
+import pytest
+
+import tensorplay as tp
+from tensorplay import nn
+from tests.compiler.calls import close
+
+SCALE = 2.0
+TABLE = {"a": 1.0, "b": [1.0, 2.0]}
+WEIGHT = tp.ones(1)
+NUMBERS = np.array([1.0, 2.0])
+COUNT = 0
+LOG: list[int] = []
+settings = types.SimpleNamespace(scale=2.0, inner=types.SimpleNamespace(bias=1.0))
+
+
+def compiled(function, **kwargs):
+    return tp.compile(function, backend="interpreter", fullgraph=True, **kwargs)
+
+
+def one():
+    return tp.ones(1)
+
+
+def test_globals_are_guarded(monkeypatch) -> None:
+    f = compiled(lambda x: x * SCALE)
+    assert f(one()).item() == 2
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert f(one()).item() == 3
+    assert f.report().recompiles == ("global 'SCALE' is 2.0 no longer",)
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    assert f(one()).item() == 2
+    assert f.report().programs == 2
+
+
+def test_a_global_in_the_place_of_a_builtin_is_seen(monkeypatch) -> None:
+    f = compiled(lambda x: x * max(2, 1))
+    assert f(one()).item() == 2
+    monkeypatch.setitem(globals(), "max", lambda a, b: 7)
+    assert f(one()).item() == 7
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, float("nan"), 1, True, 1.0, "s", None])
+def test_equal_numbers_of_other_kinds_are_told_apart(value, monkeypatch) -> None:
+    f = compiled(lambda x: (x * 1, SCALE))
+    for other in (0.0, -0.0, 1, True, 1.0, value, None, "s"):
+        monkeypatch.setitem(globals(), "SCALE", other)
+        found = f(one())[1]
+        assert repr(found) == repr(other)
+        assert type(found) is type(other)
+
+
+def test_variables_of_enclosing_functions_are_guarded() -> None:
+    def make():
+        k = 1.0
+
+        def change(value):
+            nonlocal k
+            k = value
+
+        return (lambda x: x * k), change
+
+    function, change = make()
+    f = compiled(function)
+    assert f(one()).item() == 1
+    change(5.0)
+    assert f(one()).item() == 5
+    assert "variable 'k' of an enclosing function is 1.0 no longer" in f.report().recompiles
+
+
+def test_attributes_are_guarded() -> None:
+    f = compiled(lambda x: x * settings.scale + settings.inner.bias)
+    assert f(one()).item() == 3
+    settings.scale = 4.0
+    assert f(one()).item() == 5
+    settings.inner.bias = 2.0
+    assert f(one()).item() == 6
+    settings.inner = types.SimpleNamespace(bias=0.0)
+    assert f(one()).item() == 4
+
+
+def test_items_and_containers_are_guarded() -> None:
+    f = compiled(lambda x: x * TABLE["a"] + sum(TABLE["b"]) + len(TABLE))
+    assert f(one()).item() == 6
+    TABLE["a"] = 2.0
+    assert f(one()).item() == 7
+    TABLE["b"].append(10.0)
+    assert f(one()).item() == 17
+    TABLE["c"] = 0
+    assert f(one()).item() == 18
+    del TABLE["c"], TABLE["b"][-1]
+    TABLE["a"] = 1.0
+    assert f(one()).item() == 6
+
+
+def test_tensors_outside_are_live(monkeypatch) -> None:
+    f = compiled(lambda x: x * WEIGHT)
+    assert f(one()).item() == 1
+    WEIGHT.fill_(3)
+    assert f(one()).item() == 3
+    monkeypatch.setitem(globals(), "WEIGHT", tp.full((1,), 7.0))
+    assert f(one()).item() == 7
+    assert f.report().programs == 1
+    assert f.report().shapes == 1
+    monkeypatch.setitem(globals(), "WEIGHT", tp.full((2,), 7.0, requires_grad=True))
+    out = f(one())
+    assert out.tolist() == [7, 7]
+    out.sum().backward()
+    assert WEIGHT.grad.tolist() == [1, 1]
+
+
+def test_small_arrays_are_guarded_by_their_elements() -> None:
+    f = compiled(lambda x: x * float(NUMBERS[0]))
+    assert f(one()).item() == 1
+    NUMBERS[0] = 4.0
+    assert f(one()).item() == 4
+    NUMBERS[0] = 1.0
+
+
+def helper(x):
+    return x * SCALE
+
+
+def test_functions_that_are_called_are_looked_at(monkeypatch) -> None:
+    f = compiled(lambda x: helper(x) + 1)
+    assert f(one()).item() == 3
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    assert f(one()).item() == 6
+    monkeypatch.setitem(globals(), "helper", lambda x: x)
+    assert f(one()).item() == 2
+
+
+def test_functions_in_containers_and_partial_ones_are_looked_at(monkeypatch) -> None:
+    steps = [helper, functools.partial(lambda k, x: x * k, 3.0)]
+
+    def function(x):
+        for step in steps:
+            x = step(x)
+        return x
+
+    f = compiled(function)
+    assert f(one()).item() == 6
+    monkeypatch.setitem(globals(), "SCALE", 1.0)
+    assert f(one()).item() == 3
+    steps.append(lambda x: x + 1)
+    assert f(one()).item() == 4
+
+
+class Layer:
+    def __init__(self, by):
+        self.by = by
+
+    def run(self, x):
+        return x * self.by
+
+
+def test_objects_met_in_loops_are_guarded() -> None:
+    layers = [Layer(2.0), Layer(3.0)]
+
+    def function(x):
+        for layer in layers:
+            x = layer.run(x) + layer.by
+        return x
+
+    f = compiled(function)
+    assert f(one()).item() == 15
+    layers[1].by = 1.0
+    assert f(one()).item() == 5
+    layers.pop()
+    assert f(one()).item() == 4
+
+
+def test_objects_as_arguments_are_told_apart_and_guarded() -> None:
+    f = compiled(lambda x, layer: layer.run(x))
+    a, b = Layer(2.0), Layer(3.0)
+    assert [f(one(), v).item() for v in (a, b, a)] == [2, 3, 2]
+    a.by = 9.0
+    assert f(one(), a).item() == 9
+
+
+def test_getattr_by_a_computed_name_is_guarded() -> None:
+    layer = Layer(2.0)
+    f = compiled(lambda x: x * getattr(layer, "b" + "y"))
+    assert f(one()).item() == 2
+    layer.by = 3.0
+    assert f(one()).item() == 3
+
+
+def test_objects_made_inside_are_free_to_change() -> None:
+    def function(x):
+        layer = Layer(2.0)
+        values = []
+        for _ in range(3):
+            x = layer.run(x)
+            values.append(x)
+        return values[-1]
+
+    assert compiled(function)(one()).item() == 8
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        self.drop = nn.Dropout(0.5)
+        self.scale = 2.0
+        self.count = nn.Buffer(tp.zeros(1))
+
+    def forward(self, x):
+        return self.drop(self.layers(x)) * self.scale + self.count
+
+
+@pytest.mark.parametrize("way", ["function", "method"])
+def test_modules_are_live(way: str, backend) -> None:
+    net = Net().eval()
+    if way == "function":
+        call = tp.compile(net, backend=backend, fullgraph=True)
+    else:
+        call = net
+        net.compile(backend=backend, fullgraph=True)
+    x = tp.randn(5, 3)
+
+    def eager():
+        return net.forward(x)
+
+    close(call(x), eager())
+    with tp.no_grad():
+        net.layers[0].weight.mul_(2)
+    close(call(x), eager())
+    net.layers[0].weight = nn.Parameter(tp.randn(4, 3))
+    close(call(x), eager())
+    net.scale = 3.0
+    close(call(x), eager())
+    net.count += 1
+    close(call(x), eager())
+    net.layers[2] = nn.Linear(4, 2)
+    close(call(x), eager())
+    net.train()
+    tp.manual_seed(1)
+    got = call(x)
+    tp.manual_seed(1)
+    close(got, eager())
+    net.eval()
+    call(x).sum().backward()
+    got = [p.grad for p in net.parameters()]
+    net.zero_grad()
+    eager().sum().backward()
+    close(got, [p.grad for p in net.parameters()])
+
+
+def test_hooks_of_modules_are_called() -> None:
+    net = nn.Linear(2, 2)
+    call = tp.compile(net, backend="interpreter")
+    x = tp.ones(1, 2)
+    close(call(x), net.forward(x))
+    net.register_forward_hook(lambda module, args, out: out * 0)
+    assert call(x).tolist() == [[0, 0]]
+
+
+def test_buffers_that_change_are_written_once_in_each_call(backend) -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = nn.Buffer(tp.zeros(1))
+
+        def forward(self, x):
+            self.seen.add_(1)
+            return x * self.seen
+
+    net = Counter()
+    call = tp.compile(net, backend=backend, fullgraph=True)
+    assert [call(one()).item() for _ in range(3)] == [1, 2, 3]
+    assert net.seen.item() == 3
+
+
+def count_calls(x):
+    global COUNT  # noqa: PLW0603
+    COUNT += 1
+    return x * COUNT
+
+
+def log_calls(x):
+    LOG.append(1)
+    return x * len(LOG)
+
+
+def store_attribute(x):
+    settings.last = x
+    return x * 1
+
+
+def store_computed(x):
+    settings.scale += 1
+    return x * settings.scale
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (count_calls, "assigns the global variable 'COUNT'"),
+        (log_calls, "which changes what lies outside"),
+        (store_attribute, "assigns the attribute 'last'"),
+        (store_computed, "assigns the attribute 'scale'"),
+    ],
+)
+def test_changes_of_the_world_run_eagerly(function, reason: str) -> None:
+    f = tp.compile(function, backend="interpreter")
+    results = [f(one()).item() for _ in range(3)]
+    if function in {count_calls, log_calls}:
+        assert results == [1, 2, 3]
+    assert reason in f.report().breaks[0]
+    assert "test_guards.py" in f.report().breaks[0]
+
+
+def test_containers_of_the_caller_that_change_run_eagerly() -> None:
+    def function(x, values):
+        values.append(x)
+        return x * 2
+
+    f = tp.compile(function, backend="interpreter")
+    values: list = []
+    f(one(), values)
+    assert len(values) == 1
+    assert "changes a list or dictionary that it was given" in f.report().breaks[0]
+
+
+def test_a_tensor_that_no_guard_finds_is_refused() -> None:
+    class Hidden:
+        __slots__ = ("get",)
+
+    held = one()
+    hidden = Hidden()
+    hidden.get = {"x": held}.__getitem__
+    f = tp.compile(lambda x: x * hidden.get("x"), backend="interpreter")
+    assert f(one()).item() == 1
+    held.fill_(2)
+    assert f(one()).item() == 2
