@@ -2,8 +2,9 @@
 
 A formula in arithmetic and elementwise functions, such as ``g * (1 - s.out * s.out)``, does the
 same to arrays without the cost of a tensor for every step. It is run once on symbols that write
-down what happens to them, and what they wrote is compiled. A formula that asks for a shape,
-compares, or calls something else gives no rule, and goes on running on tensors.
+down what happens to them, and what they wrote becomes a program of the extension (`ArrayProgram`),
+or Python where there is none. A formula that asks for a shape, compares, or calls something else
+gives no rule, and goes on running on tensors.
 """
 
 from __future__ import annotations
