@@ -463,6 +463,37 @@ def test_a_pass_inside_of_a_pass() -> None:
     assert ours[1:] == ([1, 2], [])
 
 
+def test_hooks_that_a_formula_adds_run_in_the_same_pass() -> None:
+    def run() -> Any:
+        log: list[Any] = []
+        x, y = (tp.tensor([1.0, 2.0]).requires_grad_() for _ in range(2))
+        inner = x * 2.0
+
+        class Adds(tp.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, t: Any) -> Any:  # noqa: ARG004
+                return t * 1
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:  # noqa: ARG004
+                node = graph.get_gradient_edge(x).node
+                kept.append(node)
+                node.register_prehook(lambda gs: log.append(("pre", bits(gs[0]))))
+                node.register_hook(lambda gi, go: log.append(("post", len(gi), bits(go[0]))))
+                y.register_hook(lambda t: log.append(("leaf", bits(t))))
+                inner.register_hook(lambda t: log.append(("inner", bits(t))))
+                return g
+
+        kept: list[Any] = []
+        Adds.apply((inner * y).tanh()).sum().backward()
+        return log, bits(x.grad), bits(y.grad)
+
+    ours, theirs = both(run)
+    assert sorted(entry[0] for entry in ours[0]) == ["inner", "leaf", "post", "pre"]
+    assert sorted(map(repr, ours[0])) == sorted(map(repr, theirs[0]))
+    assert ours[1:] == theirs[1:]
+
+
 def test_two_threads_run_passes_at_once_over_shared_leaves() -> None:
     x = tp.ones(64).requires_grad_()
     shared = (x * 2).sin()

@@ -35,6 +35,13 @@ Answer read_root(PyObject* pair, Root* out) {
   return Answer::kDone;
 }
 
+// Return the `AccumulateGrad` of a leaf, None where there is none; null with an error set.
+Ref accumulator_of(PyObject* leaf) {
+  Ref reference = Ref::take(PyObject_GetAttr(leaf, engine_objects.accumulator));
+  if (!reference || reference.get() == Py_None) return reference;
+  return Ref::take(PyObject_CallNoArgs(reference.get()));
+}
+
 }  // namespace
 
 // --- the graph ---------------------------------------------------------------------------------
@@ -93,17 +100,13 @@ Answer Pass::enter(PyObject* node, int32_t* out) {
 Answer Pass::enter_leaf(PyObject* leaf, int32_t* out) {
   *out = find(leaf);
   if (*out >= 0) return Answer::kDone;
-  Ref reference = Ref::take(PyObject_GetAttr(leaf, engine_objects.accumulator));
-  if (!reference) return Answer::kError;
-  if (reference.get() != Py_None) {
-    Ref node = Ref::take(PyObject_CallNoArgs(reference.get()));
-    if (!node) return Answer::kError;
-    if (node.get() != Py_None) return enter(node.get(), out);
-  }
+  Ref node = accumulator_of(leaf);
+  if (!node) return Answer::kError;
+  if (node.get() != Py_None) return enter(node.get(), out);
   Ref hooks = Ref::take(PyObject_GetAttr(leaf, engine_objects.hooks));
   if (!hooks) return Answer::kError;
   if (hooks.get() != Py_None || !PyArray_CheckExact(tensor_layout.array.of(leaf))) {
-    Ref node = Ref::take(PyObject_CallOneArg(engine_objects.accumulator_of, leaf));
+    node = Ref::take(PyObject_CallOneArg(engine_objects.accumulator_of, leaf));
     return node ? enter(node.get(), out) : Answer::kError;
   }
   Entry made;
@@ -312,6 +315,10 @@ bool Pass::visit(int32_t index, std::vector<Ref>& results) {
   Entry& entry = entries_[static_cast<size_t>(index)];  // no entry is added any more
   Ref gradient = std::move(entry.gradient);
   if (!gradient || !entry.useful) return true;
+  if (entry.kind == Kind::kLeaf) {  // a formula of this pass may have asked for the node
+    Ref node = accumulator_of(entry.node.get());
+    if (!node || (node.get() != Py_None && node_of(index) == nullptr)) return false;
+  }
   Ref given;  // the gradient as a tensor, where there was one
   Answer answer = Answer::kNo;
   const int bare = PyArray_CheckExact(gradient.get()) ? is_bare(entry) : 0;
