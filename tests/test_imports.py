@@ -17,7 +17,8 @@ RUNTIME = {"numpy", "ml_dtypes"}
 ENGINE = RUNTIME | {"tvm_ffi", "filelock", "platformdirs", "ninja"}
 NOTEBOOK = ENGINE | {
     *("IPython", "anywidget", "ipykernel", "ipywidgets", "traitlets"),
-    *("comm", "matplotlib", "pandas"),  # the first comes with ipywidgets, the others may be missing
+    # The first comes with ipywidgets; the others are asked for by their users.
+    *("comm", "matplotlib", "nbconvert", "pandas"),
     *("pygments", "tree_sitter", "tree_sitter_cpp", "yaml"),
     "hatchling",  # which loads the hook that builds a package's operators
 }

@@ -234,7 +234,7 @@
 
     const wave = (colour) => ({ textDecoration: `underline wavy ${colour}`, textUnderlineOffset: "3px" });
     const look = EditorView.baseTheme({
-      ".tpk-magic-line, .tpk-magic-line *": { color: "var(--jp-mirror-editor-meta-color) !important" },
+      ".tpk-magic-line, .tpk-magic-line *": { color: "var(--jp-mirror-editor-operator-color) !important" },
       ".tpk-cuda, .tpk-cuda *": { color: "var(--jp-mirror-editor-keyword-color) !important", fontWeight: "bold" },
       ".tpk-under-error": wave("var(--jp-error-color1)"),
       ".tpk-under-warning": wave("var(--jp-warn-color1)"),
