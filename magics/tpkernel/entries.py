@@ -196,14 +196,7 @@ class EntryReader:
             message = "outputs that the operator allocates must be Tensor; return others from C++"
             raise self.error(message, "op")
         self.check_names(schema, function)
-        for parameter in parameters if function.has_views else ():
-            if parameter.is_tensor and parameter.view is None:
-                message = (
-                    f"argument '{parameter.name}': expected a typed view as the others are, got "
-                    f"{parameter.type}. Write tp::In<T> {parameter.name}, or take all tensors as "
-                    "tvm::ffi::TensorView."
-                )
-                raise self.error(message, line=parameter.line, column=parameter.column)
+        self.parent.check_views(function, str(self.subject))
         arguments = [self.matched(a, p, function) for a, p in zip(inputs, parameters, strict=False)]
         for parameter in parameters[len(inputs) :]:
             arguments.append(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import dataclasses
 import faulthandler
 import functools
 import keyword
@@ -36,6 +37,8 @@ from tpkernel.cpp import parse_source
 from tpkernel.crash_record import CrashRecord, RecordedKernel, last_calls, session_key
 from tpkernel.editor import announce, report_diagnostics, show_diagnostics
 from tpkernel.errors import CellError, KernelCrash
+from tpkernel.flags import chosen_sanitizers
+from tpkernel.includes import SharedText
 from tpkernel.jobs import TimingJob, run_job, with_job
 from tpkernel.kernels import BlockedName, Function, KernelModule, Operator
 from tpkernel.line import AT_LINE, REFUSE, hoist_magic, nearest_option, split_line
@@ -46,7 +49,7 @@ from tpkernel.pipeline import (
     build_cell,
     check,
     checking_worker,
-    chosen_sanitizers,
+    expand_request,
     with_records,
 )
 from tpkernel.render import error_html
@@ -69,6 +72,7 @@ class Slot:
 
     `blocked` holds the names that a failed run took away, with the values they had before; they
     come back once the cell builds. `stopped` are the operators whose kernels it took away.
+    `shared` is what other cells get where they include this one, `includes` what this one got.
     """
 
     cell: str
@@ -78,6 +82,8 @@ class Slot:
     widget: ReportWidget | None = None
     blocked: dict[str, Any] = field(default_factory=dict)
     stopped: tuple[Any, ...] = ()
+    shared: SharedText | None = None
+    includes: tuple[SharedText, ...] = ()
 
 
 @dataclass
@@ -222,6 +228,7 @@ class TpKernelMagics(Magics):
             isolate=options.isolate,
             sanitize=options.sanitize,
             jobs=options.jobs,
+            shared=self._shared_texts(),
             cell_name=f"In[{_cell_number(shell)}]",
             first_line=options.at_line + 1,
             option_line=options.at_line,
@@ -245,6 +252,15 @@ class TpKernelMagics(Magics):
             raise _short(wrong)
         self._succeeded(built, timed=options.time)
         return None
+
+    def _shared_texts(self) -> tuple[SharedText, ...]:
+        """Return the cells that this one may include: all others that have built."""
+        own = self._key(())
+        return tuple(
+            slot.shared
+            for key, slot in self.session.slots.items()
+            if slot.shared is not None and key != own
+        )
 
     def held(self) -> dict[str, Held]:
         """Return the names that cells have bound, and what is known of each."""
@@ -383,7 +399,12 @@ class TpKernelMagics(Magics):
             report.bound,
             tuple(o.name for o in own),
             tuple(built.definitions[o.opname] for o in own),
+            shared=SharedText(
+                report.cell, built.request.text, built.request.first_line, report.bound
+            ),
+            includes=expand_request(built.request),
         )
+        report = self._with_stale(slot, report)
         self.session.slots[key] = slot
         _remember(report)
         announce(self._cell_id(), report_diagnostics(report))  # the checks come before the report
@@ -434,6 +455,23 @@ class TpKernelMagics(Magics):
             kernel = getattr(built.kernels, operator.kernel.export)
             if isinstance(kernel, RecordedKernel):
                 setattr(built.kernels, operator.kernel.export, kernel.call)
+
+    def _with_stale(self, changed: Slot, report: Report) -> Report:
+        """Say which later cells were built with an earlier text of this one."""
+        assert changed.shared is not None  # noqa: S101  (it has just been built)
+        names, text = set(changed.shared.names), changed.shared.text
+        stale = [
+            slot.cell
+            for slot in self.session.slots.values()
+            if any(names & set(s.names) and s.text != text for s in slot.includes)
+        ]
+        if not stale:
+            return report
+        note = (
+            f"{' and '.join(stale)} include this cell as it was before; run "
+            f"{'it' if len(stale) == 1 else 'them'} again to build with this text."
+        )
+        return dataclasses.replace(report, notes=(*report.notes, note))
 
     def _release(self, key: str, previous: Slot | None, built: BuiltCell) -> None:
         """Give back the names that failed runs of this cell have blocked.

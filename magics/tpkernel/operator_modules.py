@@ -15,8 +15,8 @@ from tensorplay.utils import cpp_jit
 from tpkernel.braces import unclosed_brace
 from tpkernel.codegen import export_source, preamble
 from tpkernel.declarations import Document, ModuleCell, read_documents, read_module
+from tpkernel.flags import split_flags
 from tpkernel.hints import hints
-from tpkernel.pipeline import split_flags
 from tpkernel.reading import Options
 
 __all__ = ["build_module"]

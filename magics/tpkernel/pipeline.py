@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
+import pickle
 import re
-import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +26,7 @@ from tpkernel.braces import unclosed_brace
 from tpkernel.cell import Cell, parse_cell
 from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
-from tpkernel.errors import CellError, KernelCrash, did_you_mean
+from tpkernel.errors import CellError, KernelCrash
 from tpkernel.export import Origin
 from tpkernel.facts import (
     BuildFacts,
@@ -40,13 +38,15 @@ from tpkernel.facts import (
     OperatorFacts,
     ValidationRow,
 )
+from tpkernel.flags import chosen_sanitizers, limited_compilers, split_flags
 from tpkernel.hints import hints, with_hint
+from tpkernel.includes import Included, SharedText, expand
 from tpkernel.isolation import isolated_kernels, isolating_worker
 from tpkernel.kernels import Function, KernelModule, Operator
 from tpkernel.keys import key_inputs
 from tpkernel.reading import Options as ReadingOptions, read_cell
 from tpkernel.report import Report
-from tpkernel.sanitizers import SANITIZERS, sanitizer_flags
+from tpkernel.sanitizers import sanitizer_flags
 from tpkernel.streams import PrintingKernel, may_print
 from tpkernel.worker import DEFAULT_BUDGET, LEAVES_PROCESSES, Worker, shared_worker
 
@@ -99,6 +99,8 @@ class Request:
         Sanitizers to build with, as in ``("address", "undefined")``; implies `isolate`.
     jobs
         How many compilers may run at once; None for what the machine has.
+    shared
+        Cells that the text may include by ``#include "cell:NAME"``.
     cell_name, first_line
         How messages name the text and its first line.
     option_line
@@ -118,6 +120,7 @@ class Request:
     isolate: bool = False
     sanitize: tuple[str, ...] = ()
     jobs: int | None = None
+    shared: tuple[SharedText, ...] = ()
     cell_name: str = "cell"
     first_line: int = 1
     option_line: int | None = None
@@ -149,56 +152,6 @@ class BuiltCell:
     definitions: Mapping[str, Any]
     kernels: SimpleNamespace
     report: Report
-
-
-@dataclass(frozen=True)
-class _Flags:
-    cflags: list[str] = field(default_factory=list)
-    ldflags: list[str] = field(default_factory=list)
-    macros: list[str] = field(default_factory=list)
-
-
-def split_flags(texts: Sequence[str]) -> _Flags:
-    """Split strings of flags and sort them by who takes them.
-
-    ``-l``, ``-L``, ``-Wl,…`` and library files go to the linker; ``-D`` becomes a definition after
-    our headers, so that ``-DN=2`` cannot break them; everything else goes to the compiler.
-
-    Raises
-    ------
-    ValueError
-        Quotes that do not close.
-    """
-    flags = _Flags()
-    for text in texts:
-        try:
-            words = shlex.split(text)
-        except ValueError as problem:
-            message = f"the flags {text!r} cannot be split: {problem}"
-            raise ValueError(message) from None
-        waiting: str | None = None
-        for word in words:
-            if waiting is not None:
-                _sort_flag(flags, waiting, word)
-                waiting = None
-            elif word in ("-D", "-l", "-L"):
-                waiting = word
-            else:
-                _sort_flag(flags, word[:2], word[2:])
-        if waiting is not None:
-            message = f"the flag {waiting} has no value in {text!r}"
-            raise ValueError(message)
-    return flags
-
-
-def _sort_flag(flags: _Flags, head: str, rest: str) -> None:
-    word = head + rest
-    if head == "-D":
-        flags.macros.append(rest)
-    elif head in ("-l", "-L") or word.startswith("-Wl,") or re.search(r"\.(so(\.\d+)*|a|o)$", word):
-        flags.ldflags.append(word)
-    else:
-        flags.cflags.append(word)
 
 
 def build_cell(
@@ -240,8 +193,9 @@ def build_cell(
     except CellError as problem:
         raise with_hint(cell, problem) from None
     on_read(cell, spec)
+    included = expand(cell, request.shared)
     parsed = time.perf_counter()
-    found = compile_cell(request, cell, spec)
+    found = compile_cell(request, cell, spec, included)
     built = time.perf_counter()
     once = found.shared_seconds if found.shared_seconds >= _WORTH_SAYING else 0.0
     kernels = _kernels(request, cell, spec, found)
@@ -259,7 +213,7 @@ def build_cell(
     }
     for function in spec.functions:
         members[function.name] = Function(getattr(kernels, function.name), function, copies=copies)
-    origin = Origin(request, spec, definitions)
+    origin = Origin(dataclasses.replace(request, text=included.whole), spec, definitions)
     for member in members.values():
         if isinstance(member, Operator):
             member.origin, member.library = origin, str(found.library)
@@ -342,7 +296,9 @@ def _title(spec: CellSpec) -> str:
     return spec.bound_names[0]
 
 
-def compile_cell(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
+def compile_cell(
+    request: Request, cell: Cell, spec: CellSpec, included: Included | None = None
+) -> cpp_jit.Build:
     """Compile a cell that was read, or find its library.
 
     Raises
@@ -352,20 +308,22 @@ def compile_cell(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
     BuildError
         The compiler refuses it; diagnostics stand at the cell's own lines.
     """
+    if included is None:
+        included = expand(cell, request.shared)
     try:
-        flags = split_flags((*cell.flags, *request.flags))
+        flags = split_flags((*included.flags, *cell.flags, *request.flags))
     except ValueError as problem:
         raise cell.error(str(problem)) from None
     debug = ["-O0", "-g", "-DTP_DEBUG=1"] if request.debug else []
     sanitizing = sanitizer_flags(request.sanitize)
     try:
-        with _compilers(request.jobs):
+        with limited_compilers(request.jobs):
             unit = Unit(
                 request.name or _title(spec),
-                cpp_jit.Source(cell.text, STABLE_NAME, cell.first_line),
+                cpp_jit.Source(included.text, STABLE_NAME, cell.first_line),
                 {},
                 export_source(spec, flags.macros),
-                preamble(spec, flags.macros),
+                preamble(spec, flags.macros) + included.preamble,
                 Options(
                     # Those of --sanitize are for a process that loads their run-time first.
                     cflags=(*sanitizing, *checked("--flags", [*debug, *flags.cflags])),
@@ -381,29 +339,19 @@ def compile_cell(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
             message = f"unbalanced brace: the one opened at line {line} is never closed"
             column = brace - (before.rfind("\n") + 1) + 1
             raise cell.error(message, line=line, column=column) from None
+        names = ((STABLE_NAME, cell.name), *included.files)
         raise cpp_jit.BuildError(
-            str(problem).replace(STABLE_NAME, cell.name) + _written_input(problem),
-            diagnostics=[_renamed(d, cell.name) for d in problem.diagnostics],
-            log=problem.log.replace(STABLE_NAME, cell.name),
+            _named(str(problem), names) + _written_input(problem),
+            diagnostics=[_renamed(d, names) for d in problem.diagnostics],
+            log=_named(problem.log, names),
             commands=problem.commands,
         ) from None
 
 
-@contextlib.contextmanager
-def _compilers(jobs: int | None) -> Iterator[None]:
-    """Limit how many compilers run at once, as the variable MAX_JOBS does."""
-    if jobs is None:
-        yield
-        return
-    before = os.environ.get("MAX_JOBS")
-    os.environ["MAX_JOBS"] = str(jobs)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["MAX_JOBS"]
-        else:
-            os.environ["MAX_JOBS"] = before
+def expand_request(request: Request) -> tuple[SharedText, ...]:
+    """Return the cells that a request's text includes, those that they include among them."""
+    cell = parse_cell(request.text, name=request.cell_name, first_line=request.first_line)
+    return expand(cell, request.shared).cells
 
 
 def _written_input(problem: cpp_jit.BuildError) -> str:
@@ -418,8 +366,16 @@ def _written_input(problem: cpp_jit.BuildError) -> str:
     return ""
 
 
-def _renamed(diagnostic: cpp_jit.Diagnostic, name: str) -> cpp_jit.Diagnostic:
-    return dataclasses.replace(diagnostic, file=diagnostic.file.replace(STABLE_NAME, name))
+def _named(text: str, names: Iterable[tuple[str, str]]) -> str:
+    for file, name in names:
+        text = text.replace(file, name)
+    return text
+
+
+def _renamed(
+    diagnostic: cpp_jit.Diagnostic, names: Iterable[tuple[str, str]]
+) -> cpp_jit.Diagnostic:
+    return dataclasses.replace(diagnostic, file=_named(diagnostic.file, names))
 
 
 def _build_facts(build: cpp_jit.Build, cell: Cell, ready: float) -> BuildFacts:
@@ -518,6 +474,13 @@ def check(
                 library=cell.library,
             )
         )
+    # A cell that runs again unchanged shows what its checks found in this session.
+    key = None
+    if checks is None and seed == 0:
+        spec = dataclasses.replace(cell.spec, cell="")  # In[5] in one run and In[6] in the next
+        key = (cell.library, wanted, cell.request.sanitize, pickle.dumps(spec))
+        if key in _checked:
+            return list(_checked[key])
     records = checking_worker(cell.request).run(
         cell.spec,
         cell.library,
@@ -526,7 +489,19 @@ def check(
         budget=cell.request.budget,
         on_wait=on_wait,
     )
-    return [_with_excerpt(cell.request, r) if isinstance(r, Finding) else r for r in records]
+    found = [_with_excerpt(cell.request, r) if isinstance(r, Finding) else r for r in records]
+    # What a busy machine ends is tried again, and so is what left the worker in ruins.
+    codes = {r.code for r in found if isinstance(r, Finding)}
+    if key is not None and codes.isdisjoint(_TRIED_AGAIN):
+        _checked[key] = tuple(found)
+        while len(_checked) > _MOST_CHECKED:
+            del _checked[next(iter(_checked))]
+    return found
+
+
+_checked: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+_MOST_CHECKED = 256
+_TRIED_AGAIN = frozenset({"crash", "hang", "sanitizer", "non_deterministic", LEAVES_PROCESSES})
 
 
 def checking_worker(request: Request) -> Worker:
@@ -571,25 +546,6 @@ def with_records(report: Report, records: Sequence[Any], checks: Sequence[str]) 
         else report.opcheck,
         findings=(*kept, *(r for r in records if isinstance(r, Finding))),
     )
-
-
-def chosen_sanitizers(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Read ``address,undefined``, in any order.
-
-    Raises
-    ------
-    ValueError
-        A name that is none of the sanitizers.
-    """
-    listed = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-    for name in listed:
-        if name not in SANITIZERS:
-            message = (
-                f"unknown sanitizer '{name}'{did_you_mean(name, SANITIZERS)} Write address, "
-                "undefined, or address,undefined"
-            )
-            raise ValueError(message)
-    return tuple(n for n in SANITIZERS if n in listed)
 
 
 def build(

@@ -361,6 +361,18 @@ class CellReader:
             untyped=use is not None and use.untyped and not dtypes,
         )
 
+    def check_views(self, function: Function, subject: str) -> None:
+        """Refuse a signature with typed views and other tensors."""
+        for parameter in function.parameters if function.has_views else ():
+            if parameter.is_tensor and parameter.view is None:
+                message = (
+                    f"argument '{parameter.name}': expected a typed view as the others are, got "
+                    f"{parameter.type}. Write tp::In<T> {parameter.name}, or take all tensors as "
+                    "tvm::ffi::TensorView."
+                )
+                line, column = parameter.line, parameter.column
+                raise self.cell.error(message, line=line, column=column, subject=subject)
+
     # -- operators without a declaration ------------------------------------------------------
 
     def derived(
@@ -375,6 +387,7 @@ class CellReader:
         """Make an operator from a signature alone."""
         namespace = namespace or self.options.namespace
         name = title or f"{namespace}::{function.name}"
+        self.check_views(function, name)
         arguments = tuple(self.argument(p, function) for p in function.parameters)
         defaults = cpp_defaults(function)
         parts = []
