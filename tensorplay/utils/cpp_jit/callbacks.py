@@ -36,7 +36,7 @@ __all__ = ["Callback", "held_by", "joined_traceback", "original", "python_functi
 #: Most levels of callbacks on one thread, each of which takes some kilobytes of its stack.
 MOST_LEVELS = 100
 # Levels of Python that turning an exception into an error of the engine takes, and some more.
-_ROOM = 16
+_ROOM = 10
 _depth = threading.local()
 
 

@@ -105,7 +105,7 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
                     "got None. Write tvm::ffi::Optional<…> in C++ if it may be left out."
                 )
         made: list[Callback] = []
-        given = tuple(to_engine(value, made) for value in args)
+        given = tuple([to_engine(value, made) for value in args])
         try:
             result = self._function(*given)
             failed = None

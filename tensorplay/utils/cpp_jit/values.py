@@ -8,7 +8,9 @@ on the way back.
 
 from __future__ import annotations
 
+import functools
 import numbers
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +22,7 @@ from tensorplay.utils.cpp_jit.engine import engine
 #: Types that cross as they are, both ways.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 CONTAINERS = (list, tuple, dict)
+_FUNCTIONS = frozenset({types.FunctionType, types.MethodType, types.BuiltinFunctionType})
 # Classes that the engine knows how to read, though their objects may be callable as well.
 _READ_BY_ENGINE = (
     "__tvm_ffi_object__",
@@ -43,6 +46,8 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
     kind = type(value)
     if kind in PLAIN or kind is Tensor or kind is np.ndarray:
         return value
+    if kind in _FUNCTIONS:
+        return _function(value, made)
     ffi = engine()
     if isinstance(value, (ffi.core.CObject, ffi.core.PyNativeObject)):
         return value
@@ -81,10 +86,17 @@ def _number(value: np.generic) -> Any:
         return value
 
 
-def _function(value: Any, made: list[Any] | None) -> Any:
+@functools.lru_cache(maxsize=1)
+def _classes() -> tuple[Any, Any]:
+    """Return the classes of callbacks and of kernels, whose modules import this one."""
     from tensorplay.utils.cpp_jit.callbacks import Callback
     from tensorplay.utils.cpp_jit.kernel import Kernel
 
+    return Callback, Kernel
+
+
+def _function(value: Any, made: list[Any] | None) -> Any:
+    Callback, Kernel = _classes()
     if type(value) is Kernel and isinstance(value._function, engine().Function):
         return value._function  # C++ calls C++
     callback = Callback(value)
