@@ -143,7 +143,7 @@ def test_the_records_are_those_of_the_format() -> None:
         "doc alias_ok suffix",
         "Made": "platform tensorplay engine flags sources",
         "OperatorSpec": "name schema kernel outputs returned mutates derivatives backward samples "
-        "doc helper copies line origin callables",
+        "doc helper copies line origin callables reference",
         "Output": "name dtype dtype_like",
         "ShapeRules": "inputs outputs declared",
     }
