@@ -179,6 +179,7 @@ FACES = {"tensorplay", "tensorplay.autograd", "tensorplay.array_api", "tensorpla
 UPWARDS = {
     ("tensorplay.ops.primitive", "tensorplay.ops.batching"): "a call for the samples of vmap",
     ("tensorplay.random", "tensorplay.ops.batching"): "draws inside of vmap are stacked",
+    ("tensorplay.library.opcheck.tracing", "tensorplay.compiler"): "an operator is compiled",
 }
 
 

@@ -335,8 +335,10 @@ class Recorder:
         finally:
             self.paused, watching.recorder = False, recorder
         flat = [] if result is None else list(result) if type(result) is tuple else [result]
-        if any(isinstance(r, (list, tuple)) for r in flat):
-            raise self.refuse(f"calls {primitive.schema.full_name}, which returns a list")
+        if not all(isinstance(r, Tensor) for r in flat):
+            raise self.refuse(
+                f"calls {primitive.schema.full_name}, which returns something else than tensors"
+            )
         return self._custom_node(primitive, definition, values, flat, fakes, written, result)
 
     def _custom_node(
@@ -390,7 +392,7 @@ class Recorder:
             self._store(t, part)
             t._bump_version()
         if result is None:
-            return ()
+            return None
         return outs[0] if type(result) is not tuple else tuple(outs)
 
     # --- writes -----------------------------------------------------------------------------

@@ -124,3 +124,29 @@ def test_without_a_formula_backward_raises_as_it_does_eagerly(backend) -> None:
     with tp.no_grad():
         assert f(x).item() == 4
     assert f.report().programs == 1
+
+
+def test_opcheck_compiles_the_operator() -> None:
+    x = tp.tensor([1.0, 2.0], requires_grad=True)
+    for op, args in ((cube, (x,)), (add_one, (tp.zeros(3),)), (noted, (tp.ones(2),))):
+        found = tp.library.opcheck(op, args, test_utils="all")
+        assert not any(found.values())
+
+
+def test_opcheck_finds_what_depends_on_more_than_the_arguments() -> None:
+    calls = []
+
+    @tp.library.custom_op("compiled::drifts", mutates_args=())
+    def drifts(x: tp.Tensor) -> tp.Tensor:
+        calls.append(1)
+        return tp.from_numpy(x.numpy() + len(calls))
+
+    @drifts.register_fake
+    def _(x):
+        return tp.empty_like(x)
+
+    tests = ("test_aot_dispatch_static",)
+    found = tp.library.opcheck(drifts, (tp.ones(2),), test_utils=tests, raise_exception=False)
+    (failure,) = found["test_aot_dispatch_static"]
+    assert failure.code == "compiled_differs"
+    tp.library.remove("compiled::drifts")
