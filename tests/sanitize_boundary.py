@@ -60,11 +60,6 @@ SUPPRESSIONS = """
    obj:*libtvm_ffi*
 }
 {
-   a condition is signalled without its mutex, which POSIX allows
-   Helgrind:Misc
-   ...
-}
-{
    threads that the C library keeps
    Helgrind:Race
    obj:*ld-linux*
@@ -160,7 +155,7 @@ def main(tool: str = "memcheck", times: str = "20") -> int:
             [
                 *(valgrind, f"--tool={tool}", f"--suppressions={suppressions}"),
                 *(f"--log-file={log}", "--num-callers=20", "--error-limit=no"),
-                *(["--leak-check=no"] if tool == "memcheck" else []),
+                *(["--leak-check=no"] if tool == "memcheck" else ["--history-level=approx"]),
                 *(sys.executable, str(script), times),
             ],
             check=False,
