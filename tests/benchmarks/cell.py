@@ -3,6 +3,9 @@
 ``python -m tests.benchmarks.cell`` prints a table against the engine's `load_inline` of a plain
 kernel of the same size in the same run: the operator is built for two dtypes, guarded, registered
 and differentiable, and still has to be there sooner.
+
+``build`` is the compiler's part of ``operator``, ``report`` the whole cell with its checks, ``again``
+the whole cell unchanged, with the report that the session has of it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ def measure(rounds: int) -> dict[str, float]:
 
     tpkernel.build(SOFTPLUS)  # what is made once per environment is no part of a cell's time
     support.wait_for_background()
-    taken: dict[str, list[float]] = {"engine": [], "operator": [], "report": [], "again": []}
+    names = ("engine", "build", "operator", "report", "again")
+    taken: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         edit = f"\n// edit {number} of {time.time_ns()}\n"
         start = time.perf_counter()
@@ -35,9 +39,11 @@ def measure(rounds: int) -> dict[str, float]:
         start = time.perf_counter()
         report = tpkernel.build(SOFTPLUS + edit)
         taken["report"].append(time.perf_counter() - start)
+        taken["build"].append(report.build.seconds)
         taken["operator"].append(report.build.ready_seconds)
-        again = tpkernel.build(SOFTPLUS + edit, checks=False)
-        taken["again"].append(again.build.ready_seconds)
+        start = time.perf_counter()
+        tpkernel.build(SOFTPLUS + edit)
+        taken["again"].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
