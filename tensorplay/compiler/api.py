@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -28,6 +29,9 @@ __all__ = [
 _MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 #: Options of the backend ``cpp``.
 _OPTIONS: Final = ("threads", "fast_math", "debug")
+
+#: Elements below which a call costs more than its steps.
+SMALL: Final = 1 << 14
 
 _made: Final[weakref.WeakSet[CompiledFunction]] = weakref.WeakSet()
 
@@ -203,9 +207,41 @@ def explain(f: Callable[..., Any], *extra: Any, **options: Any) -> Callable[...,
             made = compile(f, **options)
         result = made(*args, **kwargs)
         report = made.report()
-        return Explanation(**{**vars(report), "result": result})
+        times = _times(made, args, kwargs)
+        return Explanation(**{**vars(report), "result": result, **times})
 
     return run
+
+
+def _times(made: CompiledFunction, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return how long a call takes compiled and eagerly, if it does nothing but compute."""
+    programs = made.programs()
+    if len(programs) != 1 or not programs[0].computes_only:
+        return {}
+    compiled, eager = (_shortest(f, args, kwargs) for f in (made, made.__wrapped__))
+    why = ""
+    if compiled > eager:
+        program = programs[0]
+        kinds = {r.kind for r in made.report().details[0].regions}
+        if not kinds & {"fused"}:
+            why = "no steps are fused: each runs by itself, as it does eagerly"
+        elif program.elements < SMALL:
+            why = (
+                f"the largest of its tensors has {program.elements} elements, so that guards and "
+                "the call cost more than what fusing saves"
+            )
+        else:
+            why = "its steps are bound by a library, or its kernels do not pay on this machine"
+    return {"seconds": compiled, "eager_seconds": eager, "slower_because": why}
+
+
+def _shortest(function: Callable[..., Any], args: Any, kwargs: Any) -> float:
+    best = float("inf")
+    for _ in range(7):
+        begin = time.perf_counter()
+        function(*args, **kwargs)
+        best = min(best, time.perf_counter() - begin)
+    return best
 
 
 def is_compiling() -> bool:

@@ -465,6 +465,15 @@ class CompiledFunction:
                         if binding.program is variant:
                             binding.program = program
 
+    def programs(self) -> list[Program]:
+        """Return the programs that were made."""
+        return [
+            program
+            for families in self._families.values()
+            for family in families
+            for program in family.variants.values()
+        ]
+
     def _all_bindings(self) -> list[Binding]:
         return [b for found in self._bindings.values() for b in found]
 

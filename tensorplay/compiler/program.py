@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -10,10 +11,12 @@ from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.compiler.capture import Captured
 from tensorplay.compiler.partition import Parts, owned, partition
+from tensorplay.graph.effects import write_part
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.graph_module import GraphModule
-from tensorplay.graph.node import Node
+from tensorplay.graph.node import Node, is_effect
 from tensorplay.graph.passes import is_view, optimise
+from tensorplay.ops.operator import Operator
 
 __all__ = ["Family", "Program", "Signature", "signature"]
 
@@ -56,6 +59,22 @@ class Program:
         self.backward = (
             None if parts.backward is None else GraphModule(constants, parts.backward, "Backward")
         )
+        graph = captured.recorder.graph
+        self.computes_only = (
+            not self.has_effects
+            and not captured.outside_writes
+            and all(
+                n.op != "call_function"
+                or n.target is operator.getitem
+                or (isinstance(n.target, Operator) and not is_effect(n))
+                or n.target is write_part
+                for n in graph.nodes
+            )
+        )
+        self.elements = max(
+            (n.meta["val"]._array.size for n in graph.nodes
+             if isinstance(n.meta.get("val"), Tensor)), default=0,
+        )  # fmt: skip
         self._lock = threading.Lock()
         self._backward_call: Callable[..., Any] | None = None
         with grad_mode.no_grad():

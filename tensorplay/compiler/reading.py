@@ -240,7 +240,13 @@ def _starts(instruction: Any, parameters: set[str], code: CodeType) -> list[tupl
         variables = value[1:]
     else:
         return []
-    return [("local" if v in parameters else "unknown", str(v)) for v in variables]
+    return [(_kind_of(v, parameters, code), str(v)) for v in variables]
+
+
+def _kind_of(variable: Any, parameters: set[str], code: CodeType) -> str:
+    if variable in code.co_freevars:  # handed on to an inner function, from Python 3.13 on
+        return "free"
+    return "local" if variable in parameters else "unknown"
 
 
 def _path(found: list[Any], index: int) -> tuple[tuple[tuple[str, Any], ...], int]:

@@ -235,9 +235,33 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Explanation(CompileReport):
-    """The report of one call, made for `compiler.explain`."""
+    """The report of one call, made for `compiler.explain`.
+
+    Attributes
+    ----------
+    result
+        What the call gave.
+    seconds, eager_seconds
+        The shortest of a few further calls, compiled and not; None where a call might do more
+        than compute.
+    slower_because
+        Why the compiled call is slower, empty if it is not.
+    """
 
     result: Any = None
+    seconds: float | None = None
+    eager_seconds: float | None = None
+    slower_because: str = ""
+
+    def to_text(self) -> str:
+        """Return the report as text."""
+        text = super().to_text()
+        if self.seconds is None or self.eager_seconds is None:
+            return text
+        times = f"compiled {self.seconds * 1e6:.1f} µs, eager {self.eager_seconds * 1e6:.1f} µs"
+        why = f": slower because {self.slower_because}" if self.slower_because else ""
+        head, _, rest = text.partition("\n")
+        return f"{head}\n  a call: {times}{why}\n{rest}"
 
     @property
     def graph_count(self) -> int:

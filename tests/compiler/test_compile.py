@@ -317,6 +317,30 @@ def test_explain_says_it_as_data_text_and_html() -> None:
     assert again.graph_count == 1
 
 
+def test_explain_says_why_a_function_is_slower_than_eager() -> None:
+    found = compiler.explain(lambda x: x + 1, backend="interpreter")(tp.ones(8))
+    assert found.seconds is not None
+    assert found.seconds > 0
+    assert (found.slower_because != "") == (found.seconds > found.eager_seconds)
+    assert "a call: compiled" in found.to_text()
+    ran = []
+
+    @tp.library.custom_op("explained::once", mutates_args=())
+    def once(x: tp.Tensor) -> tp.Tensor:
+        ran.append(1)
+        return tp.from_numpy(x.numpy() + 1)
+
+    @once.register_fake
+    def _(x):
+        return tp.empty_like(x)
+
+    assert compiler.explain(once, backend="interpreter")(tp.ones(1)).seconds is None
+    assert ran == [1]
+    x = tp.zeros(1)
+    compiler.explain(lambda x: x.add_(1), backend="interpreter")(x)
+    assert x.item() == 1
+
+
 def test_threads_share_a_compiled_function() -> None:
     f = tp.compile(lambda x: (x * 2 + 1).sum(), backend="interpreter")
     errors: list[BaseException] = []
