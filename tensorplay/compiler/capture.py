@@ -183,6 +183,10 @@ def capture(
         for x in recorder.inputs:
             if x.leaf._grad is not None or x.stand_in._grad is not None:
                 raise recorder.refuse("calls backward(), which adds to x.grad")
+            detached = x.history is not None and x.stand_in._grad_fn is None
+            plain = x.stand_in._grad_fn is x.history
+            if detached or (plain and x.stand_in._requires_grad is not x.tensor._requires_grad):
+                raise recorder.refuse(f"changes whether {x.name} requires grad")
             if x.stand_in._hooks is not None:
                 raise recorder.refuse("registers a hook on a tensor from outside")
         found = _results(recorder, watch, leaves, given, args, kwargs, structure, result)

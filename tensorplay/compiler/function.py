@@ -39,6 +39,8 @@ class _Disabled(threading.local):
 disabled: Final = _Disabled()
 
 _MISS: Final = object()
+#: Kinds of calls that failed, none having succeeded, before others are not tried.
+MOST_FAILURES: Final = 8
 _SIMPLE: Final = frozenset({int, bool, str, type(None)})
 
 
@@ -379,6 +381,8 @@ class CompiledFunction:
         """Capture the call, or run it eagerly if that is known to fail."""
         with self._lock:
             reason = self._reasons.get(key)
+            if reason is None and not self._families and len(self._reasons) >= MOST_FAILURES:
+                reason = next(reversed(self._reasons.values()))
             if reason is None and (self._limit_hit or len(self._bindings) > config.most_shapes):
                 self._trim()
             if reason is None:
@@ -499,7 +503,8 @@ class CompiledFunction:
                 raise GraphCaptureError(f"[compile] fullgraph: {reason}{where}")
             raise RuntimeError(f"[compile] strict_native: {reason}")
         self._reasons[key] = reason
-        self._events.append(Event("break", reason, 0.0))
+        if not any(e.reason == reason for e in self._events):
+            self._events.append(Event("break", reason, 0.0))
         return reason
 
     def _at_limit(self, limit: int, why: str) -> str:

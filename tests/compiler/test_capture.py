@@ -340,3 +340,42 @@ def test_shapes_change_in_place_is_left_to_eager() -> None:
     assert compiled(x).shape == (1, 2)
     assert x.shape == (1, 2)
     assert "changes the shape of x in place" in compiled.report().breaks[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x.requires_grad_() * 2, "changes whether x requires grad"),
+        (lambda x: x * 2 if x.grad is None else x, "reads x.grad"),
+    ],
+)
+def test_flags_and_gradients_of_arguments_are_left_to_eager(function, reason) -> None:
+    compiled = tp.compile(function, backend="interpreter")
+    x, y = tp.ones(2), tp.ones(2)
+    close(compiled(x), function(y))
+    assert x.requires_grad is y.requires_grad
+    assert reason in compiled.report().breaks[0]
+
+
+def test_detaching_an_argument_in_place_is_left_to_eager() -> None:
+    compiled = tp.compile(lambda x: x.detach_() * 2, backend="interpreter")
+    (x,) = result_of_another()
+    compiled(x)
+    assert not x.requires_grad
+    assert compiled.report().programs == 0
+
+
+def test_a_function_that_never_succeeds_is_not_tried_for_ever() -> None:
+    tried = []
+
+    def function(x):
+        tried.append(tp.compiler.is_compiling())
+        return x * 2
+
+    compiled = tp.compile(function, backend="interpreter")
+    for n in range(1, 31):
+        assert compiled(tp.ones(n)).shape == (n,)
+    report = compiled.report()
+    assert report.eager_calls == 30
+    assert len(report.events) == 1
+    assert tried == [False] * 30
