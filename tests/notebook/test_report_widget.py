@@ -146,26 +146,25 @@ def test_controls_change_the_gradcheck_and_pictures_answer_pointer_and_keys(
 
 
 def test_times_are_drawn_beside_a_reference_and_the_machines_limit(lab: LabBrowser) -> None:
-    for theme in ("JupyterLab Light", "JupyterLab Dark"):
-        with lab.open(report_notebook(), theme=theme) as tab:
-            tab.run_all()
-            report = tab.output(1)
-            report.get_by_role("tab", name="Timing").click()
-            panel = report.get_by_role("tabpanel", name="Timing")
-            expect(panel).to_contain_text("Nothing was timed yet.")
-            panel.get_by_label("Reference").fill("log1p(exp(beta * x)) / beta")
-            panel.get_by_role("button", name="Time it").click()
-            expect(report.get_by_role("status")).to_contain_text("running timing of")
-            plot = panel.get_by_role("img", name="Times of mylib::softplus")
-            expect(plot).to_be_visible()
-            expect(panel.get_by_role("table")).to_contain_text("GB/s")
-            expect(panel.get_by_role("img", name="Bandwidth")).to_be_visible()
-            plot.scroll_into_view_if_needed()
-            tab.screenshot(f"report-timing-{theme.rsplit(maxsplit=1)[-1].lower()}")
-            assert tab.problems == []
+    with lab.open(report_notebook(), theme="JupyterLab Dark") as tab:
+        tab.run_all()
+        report = tab.output(1)
+        report.get_by_role("tab", name="Timing").click()
+        panel = report.get_by_role("tabpanel", name="Timing")
+        expect(panel).to_contain_text("Nothing was timed yet.")
+        panel.get_by_label("Reference").fill("log1p(exp(beta * x)) / beta")
+        panel.get_by_role("button", name="Time it").click()
+        expect(report.get_by_role("status")).to_contain_text("running timing of")
+        plot = panel.get_by_role("img", name="Times of mylib::softplus")
+        expect(plot).to_be_visible()
+        expect(panel.get_by_role("table")).to_contain_text("GB/s")
+        expect(panel.get_by_role("img", name="Bandwidth")).to_be_visible()
+        plot.scroll_into_view_if_needed()
+        tab.screenshot("report-timing-dark")
+        assert tab.problems == []
 
 
-def test_remarks_and_machine_code_are_shown_on_request(lab: LabBrowser) -> None:
+def test_remarks_machine_code_and_the_compiled_graph_are_shown_on_request(lab: LabBrowser) -> None:
     with lab.open(report_notebook()) as tab:
         tab.run_all()
         report = tab.output(1)
@@ -181,6 +180,13 @@ def test_remarks_and_machine_code_are_shown_on_request(lab: LabBrowser) -> None:
         panel.get_by_text("Machine code of").first.click()
         expect(panel.locator("pre", has_text="call").first).to_contain_text("; line 10")
         tab.screenshot("report-build-listing")
+        report.get_by_role("tab", name="Compile").click()
+        panel = report.get_by_role("tabpanel", name="Compile")
+        panel.get_by_role("button", name="Compare with tp.compile").click()
+        expect(panel).to_contain_text("from eager ones", timeout=60_000)
+        panel.get_by_text("Graph", exact=True).click()
+        expect(panel.locator("pre", has_text="mylib_softplus").first).to_be_visible()
+        tab.screenshot("report-compile")
         assert tab.problems == []
 
 
