@@ -5,6 +5,8 @@ call on 8 elements and a new shape cost. Names of cases as arguments print those
 a row take turns in one process, on two threads each, and the lowest time of each counts: other load
 on the machine can only raise it. Peers that are not installed are named in a line.
 
+On a machine that is busy with other things, ``--cpu`` compares the processor time of one thread.
+
 The C is compiled with ``-O3 -march=native -ffast-math -fopenmp`` and glibc's vector functions, and
 writes to memory that is there already; ours keeps the rules for NaN and signed zeros, and returns
 new tensors.
@@ -30,6 +32,7 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from tensorplay import _native
 
 THREADS = 2
 ROW = 1024
@@ -108,6 +111,11 @@ class Data:
         return [self.p.copy(), self.m.copy(), self.v.copy()]
 
 
+def threads() -> int:
+    """Return how many threads each side gets."""
+    return int(os.environ.get("OMP_NUM_THREADS", str(THREADS)))
+
+
 # --- sides ----------------------------------------------------------------------------------------
 
 
@@ -182,7 +190,7 @@ def by_hand(data: Data) -> Side:
         command = [compiler, *flags, str(source), "-o", str(library), "-lmvec", "-lm"]
         subprocess.run(command, check=True)
         functions = ctypes.CDLL(str(library))
-        ctypes.CDLL("libgomp.so.1").omp_set_num_threads(THREADS)
+        ctypes.CDLL("libgomp.so.1").omp_set_num_threads(threads())
     count = ctypes.c_int64(data.x.size)
     o, d = np.zeros_like(data.x), np.zeros_like(data.x)
     p, m, v = data.state()
@@ -205,7 +213,7 @@ def by_hand(data: Data) -> Side:
 def torch_side(data: Data) -> Side:
     """Return the cases as torch.compile runs them."""
     torch = importlib.import_module("torch")
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads())
     return torch_like(torch, torch.compile, data)
 
 
@@ -252,7 +260,7 @@ def jax_side(data: Data) -> Side:
 def numba_side(data: Data) -> Side:
     """Return the cases as parallel loops of numba, with its fast mathematics."""
     numba = importlib.import_module("numba")
-    numba.set_num_threads(THREADS)
+    numba.set_num_threads(threads())
     each = numba.prange
     one = np.float32
     o = np.zeros_like(data.x)
@@ -308,7 +316,7 @@ def numba_side(data: Data) -> Side:
 def numexpr_side(data: Data) -> Side:
     """Return the elementwise cases as expressions of numexpr."""
     numexpr = importlib.import_module("numexpr")
-    numexpr.set_num_threads(THREADS)
+    numexpr.set_num_threads(threads())
     names = {"x": data.x, "y": data.y, "z": data.z, "k": np.float32(1.01), "s": np.float32(0.1)}
     out = np.zeros_like(data.x)
     twenty = "x"
@@ -342,7 +350,12 @@ def sides(data: Data) -> tuple[dict[str, Side], dict[str, str]]:
 
 
 def large(
-    wanted: tuple[str, ...], *, size: int, rounds: int, number: int
+    wanted: tuple[str, ...],
+    *,
+    size: int,
+    rounds: int,
+    number: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
     """Return the lowest seconds of each case and side, which take turns, and what is missing."""
     found, missing = sides(Data(size))
@@ -358,9 +371,9 @@ def large(
             for name in best[case]:
                 run = found[name][case]
                 for _ in range(number):
-                    start = time.perf_counter()
+                    start = clock()
                     result = run()
-                    best[case][name] = min(best[case][name], time.perf_counter() - start)
+                    best[case][name] = min(best[case][name], clock() - start)
                     del result
     return best, missing
 
@@ -418,6 +431,15 @@ def small_calls(*, rounds: int, number: int) -> Iterator[tuple[str, dict[str, fl
     yield "a new shape", {"tensorplay": min(shapes)}
 
 
+def use_threads(count: int) -> None:
+    """Give every side so many threads; before any of them starts some."""
+    os.environ.update(OMP_NUM_THREADS=str(count), NUMBA_NUM_THREADS=str(count))
+    if count == 1:
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    if _native.core is not None:
+        _native.core.set_threads(count)
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 
@@ -451,10 +473,15 @@ def test_all_sides_compute_the_same() -> None:
 def main(*wanted: str) -> None:
     """Print the table."""
     write = sys.stdout.write
-    cases = tuple(case for case in CASES if not wanted or case in wanted)
+    cpu = "--cpu" in wanted
+    named = [word for word in wanted if word != "--cpu"]
+    cases = tuple(case for case in CASES if not named or case in named)
     rounds = int(os.environ.get("ROUNDS", "30"))
-    best, missing = large(cases, size=4096 * ROW, rounds=rounds, number=4)
-    write(f"{THREADS} threads, {os.cpu_count()} processors, Python {sys.version.split()[0]}, ")
+    use_threads(1 if cpu else THREADS)
+    clock = time.process_time if cpu else time.perf_counter
+    best, missing = large(cases, size=4096 * ROW, rounds=rounds, number=4, clock=clock)
+    write("processor time, " if cpu else "")
+    write(f"{threads()} threads, {os.cpu_count()} processors, Python {sys.version.split()[0]}, ")
     write(f"NumPy {np.__version__}, {time.strftime('%Y-%m-%d')}\n")
     for name, why in missing.items():
         write(f"{name} is left out: {why}\n")
@@ -468,7 +495,7 @@ def main(*wanted: str) -> None:
         shown = ", ".join("-" if r is None else f"{r:.2f}" for r in ratios)
         write(f"{case:<26}{''.join(cells)}   {shown}\n")
     write(f"(at most {MOST_OF_C} of C, {MOST_OF_PEERS} of the best peer)\n")
-    if wanted:
+    if named or cpu:
         return
     for label, seconds in small_calls(rounds=20, number=200):
         shown = ", ".join(f"{name} {s * 1e6:.1f} us" for name, s in seconds.items())
