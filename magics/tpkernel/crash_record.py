@@ -73,11 +73,10 @@ class LastCall:
 def session_key(shell: Any) -> str:
     """Return what a session has in common with the one before a restart."""
     connection = ""
-    if getattr(shell, "kernel", None) is not None:
-        from ipykernel.connect import get_connection_file
-
-        with contextlib.suppress(RuntimeError):
-            connection = Path(get_connection_file()).name
+    # Not imported: that alone would route the widgets of a session without a kernel elsewhere.
+    app = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
+    if getattr(shell, "kernel", None) is not None and app is not None and app.initialized():
+        connection = Path(app.instance().connection_file).name
     if not connection:
         try:
             connection = os.ttyname(0)
