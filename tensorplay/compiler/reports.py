@@ -96,7 +96,7 @@ class ProgramReport:
                 )
             ),
             _regions(report),
-            str(getattr(report, "source", "") or ""),
+            "\n".join(getattr(report, "sources", ())),
         )  # fmt: skip
 
 
