@@ -9,7 +9,8 @@ than NotImplemented. `func` is the function (``tensorplay.add``), method (``Tens
 Classes of tensors inherit such a method: it computes, and returns tensors of the class. A class
 that sets ``__tensorplay_function__ = None`` is treated as a plain tensor. A
 `TensorPlayFunctionMode` answers all calls of a ``with`` block, those of factories included. What
-only looks at a plain tensor (its shape, ``item``, ``numpy``) is no call that modes see.
+only looks at a plain tensor (its shape, ``item``, ``numpy``), its accessors (``x.T``, ``x.real``)
+and ``detach``, which compute nothing, are no calls that modes see; classes of tensors do.
 
 See Also
 --------
