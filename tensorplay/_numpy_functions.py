@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from tensorplay import linalg
+from tensorplay import _dtype, linalg
 from tensorplay._creation import as_tensor, full_like, ones_like, zeros_like
 from tensorplay._dtype import promote_types
 from tensorplay._tensor import Tensor
@@ -362,15 +362,22 @@ def _close(name: str) -> Callable[..., Any]:
     return function
 
 
+def _type_of_elements(dtype: Any) -> Any:
+    """Return what NumPy's `dtype=` names: types of ours, and all that NumPy takes."""
+    if dtype is None or isinstance(dtype, _dtype.dtype):
+        return dtype
+    return _dtype.from_numpy_dtype(np.dtype(dtype))
+
+
 def _like(make: Callable[..., Any]) -> Callable[..., Any]:
     def function(a: Any, dtype: Any = None) -> Any:
-        return make(_tensor(a), dtype=dtype)
+        return make(_tensor(a), dtype=_type_of_elements(dtype))
 
     return function
 
 
 def _full_like(a: Any, fill_value: Any, dtype: Any = None) -> Any:
-    return full_like(_tensor(a), fill_value, dtype=dtype)
+    return full_like(_tensor(a), fill_value, dtype=_type_of_elements(dtype))
 
 
 FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {

@@ -295,7 +295,8 @@ def test_functions_are_answered_by_operators(call) -> None:
         np.argmax, lambda x: np.argmin(x, axis=1), lambda x: np.argsort(x, 0),
         lambda x: np.any(x > 5), lambda x: np.all(x > 0, axis=0), lambda x: np.isclose(x, x + 1e-9),
         lambda x: np.count_nonzero(x > 2, axis=1), np.zeros_like, np.imag,
-        lambda x: np.ones_like(x, dtype=np.float32), lambda x: np.nonzero(x > 3)[0],
+        lambda x: np.ones_like(x, dtype=np.float32), lambda x: np.ones_like(x, dtype="f8"),
+        lambda x: np.full_like(x, 2, dtype=int), lambda x: np.nonzero(x > 3)[0],
         lambda x: np.where(x > 3)[1],
     ],
 )  # fmt: skip
