@@ -120,7 +120,14 @@ from tensorplay.random import (
 )
 
 if TYPE_CHECKING:
-    from tensorplay import nn as nn, optim as optim, serialization as serialization
+    from tensorplay import (
+        compiler as compiler,
+        graph as graph,
+        nn as nn,
+        optim as optim,
+        serialization as serialization,
+    )
+    from tensorplay.compiler import compile
     from tensorplay.serialization import load, save
 
 __version__ = "0.1.0"
@@ -140,7 +147,7 @@ __all__ = [
     "cdouble",
     "cfloat",
     "compile",
-    "compiler",  # noqa: F405 - imported when asked for
+    "compiler",
     "complex64",
     "complex128",
     "device",
@@ -170,7 +177,7 @@ __all__ = [
     "get_default_device",
     "get_default_dtype",
     "get_rng_state",
-    "graph",  # noqa: F405 - imported when asked for
+    "graph",
     "half",
     "iinfo",
     "inference_mode",

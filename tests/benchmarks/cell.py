@@ -4,8 +4,8 @@
 kernel of the same size in the same run: the operator is built for two dtypes, guarded, registered
 and differentiable, and still has to be there sooner.
 
-``build`` is the compiler's part of ``operator``, ``report`` the whole cell with its checks, ``again``
-the whole cell unchanged, with the report that the session has of it.
+``build`` is the compiler's part of ``operator``, ``report`` the whole cell with its checks,
+``again`` the whole cell unchanged, with the report that the session has of it.
 """
 
 from __future__ import annotations

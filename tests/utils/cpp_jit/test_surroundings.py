@@ -73,9 +73,11 @@ def test_what_cxx_names_and_is_no_compiler_is_told_with_what_to_do(
         ),
     ],
 )
-def test_a_program_of_any_kind_in_cxx_ends_in_words(content, mode, text, tmp_path, monkeypatch):
+def test_a_program_of_any_kind_in_cxx_ends_in_words(
+    content, mode, text, tmp_path, monkeypatch, missing
+):
     if "g++" in content and shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
+        missing("g++ is not installed")
     monkeypatch.setenv("CXX", program(tmp_path / "cxx", content, mode))
     with pytest.raises(cpp_jit.MissingToolError, match=text):
         build(tmp_path / "cache")
