@@ -635,7 +635,8 @@ class Tensor(TensorMethods):
             message = "[pickle] only graph leaves can be pickled. Write x.detach()."
             raise RuntimeError(message)
         if isinstance(self._array, MetaArray):
-            return _unpickle_meta, (Spec(self._array.shape, self._dtype, self.stride()),)
+            spec = Spec(self._array.shape, self._dtype, self.stride())
+            return _unpickle_meta, (spec, type(self), self._requires_grad, self._role)
         rest = (self._requires_grad,) if self._role is None else (self._requires_grad, self._role)
         return _unpickle, (type(self), self._array, self._dtype, *rest)
 
@@ -698,8 +699,13 @@ def _unpickle(
     return result
 
 
-def _unpickle_meta(spec: Spec) -> Tensor:
-    return wrap(MetaArray(spec), spec.dtype)
+def _unpickle_meta(
+    spec: Spec,
+    cls: type[Tensor] = Tensor,
+    requires_grad: bool = False,
+    role: str | None = None,
+) -> Tensor:
+    return _unpickle(cls, MetaArray(spec), spec.dtype, requires_grad, role)
 
 
 def wrap(array: Any, d: dtype | None = None) -> Tensor:

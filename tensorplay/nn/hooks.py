@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +31,8 @@ class HookHandle:
 
     def __init__(self, hooks: dict[int, Hook]) -> None:
         self._hooks = hooks
-        self._number = next(_numbers)
+        # A module that was loaded has numbers that another process gave.
+        self._number = next(number for number in _numbers if number not in hooks)
 
     def remove(self) -> None:
         """Take the hook away; nothing happens the second time."""
@@ -89,9 +91,11 @@ class Hooks:
         return any(self.kinds[kind] for kind in self.KINDS[:4])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hooks:
-        twin = Hooks()
+        twin = memo[id(self)] = Hooks()
         for kind, hooks in self.kinds.items():
-            twin.kinds[kind].update(hooks)
+            # A method of a module becomes that of its copy, functions are their own copies.
+            for number, (function, *how) in hooks.items():
+                twin.kinds[kind][number] = Hook(copy.deepcopy(function, memo), *how)
         return twin
 
 

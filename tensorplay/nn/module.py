@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from tensorplay import _device, _dtype
+from tensorplay import _creation, _device, _dtype
 from tensorplay._tensor import Tensor
 from tensorplay.nn import state
 from tensorplay.nn.hooks import Hook, HookHandle, Hooks, call_with_hooks
@@ -54,7 +54,8 @@ class Module:
     _compiled: Callable[..., Any] | None = None
 
     def __init__(self) -> None:
-        self.__dict__["_kinds"] = {}
+        # Bases that each call it must not forget what another registered.
+        self.__dict__.setdefault("_kinds", {})
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the result of a call: what a derived class writes."""
@@ -134,7 +135,7 @@ class Module:
         kinds[name] = kind
         self.__dict__[name] = value
 
-    def _check_name(self, where: str, name: Any) -> None:
+    def _check_name(self, where: str, name: Any, *kinds: str) -> None:
         if not isinstance(name, str):
             message = f"[{where}] argument 'name': expected str, got {type(name).__name__}."
             raise TypeError(message)
@@ -144,7 +145,8 @@ class Module:
                 f'".", got {name!r}.'
             )
             raise KeyError(message)
-        if name not in self._registry() and (hasattr(type(self), name) or name in self.__dict__):
+        known = hasattr(type(self), name) or name in self.__dict__
+        if known and self._registry().get(name) not in kinds:
             message = f"[{where}] argument 'name': attribute {name!r} already exists."
             raise KeyError(message)
 
@@ -161,7 +163,7 @@ class Module:
             `param` was computed: only leaves of the graph can be trained.
         """
         self._registry()
-        self._check_name("register_parameter", name)
+        self._check_name("register_parameter", name, PARAMETER)
         if param is not None and not isinstance(param, Parameter):
             message = (
                 "[register_parameter] argument 'param': expected Parameter or None, got "
@@ -187,7 +189,7 @@ class Module:
             `name` is empty, has a dot, or is an attribute of another kind.
         """
         self._registry()
-        self._check_name("register_buffer", name)
+        self._check_name("register_buffer", name, BUFFER, TRANSIENT)
         given: Any = tensor
         if given is not None and not isinstance(given, Tensor):
             message = (
@@ -208,7 +210,7 @@ class Module:
             `name` is empty, has a dot, or is an attribute of another kind.
         """
         self._registry()
-        self._check_name("add_module", name)
+        self._check_name("add_module", name, MODULE)
         given: Any = module
         if given is not None and not isinstance(given, Module):
             message = (
@@ -377,8 +379,9 @@ class Module:
         if not isinstance(flag, bool):
             message = f"[train] argument 'mode': expected bool, got {type(mode).__name__}."
             raise TypeError(message)
-        for module in self.modules():
-            module.training = mode
+        self.training = mode
+        for module in self.children():
+            module.train(mode)  # which a derived class may have its own of
         return self
 
     def eval(self: ModuleT) -> ModuleT:
@@ -421,7 +424,7 @@ class Module:
         *args
             A device, a dtype, both, or a tensor whose device and dtype are taken.
         **kwargs
-            ``device=`` and ``dtype=``.
+            ``device=`` and ``dtype=``; ``non_blocking=`` changes nothing.
 
         Raises
         ------
@@ -454,6 +457,24 @@ class Module:
     def bfloat16(self: ModuleT) -> ModuleT:
         """Convert floating parameters and buffers to bfloat16."""
         return self.to(_dtype.bfloat16)
+
+    def to_empty(self: ModuleT, *, device: Any, recurse: bool = True) -> ModuleT:
+        """Give parameters and buffers new elements on a device, whose values are yet to be set.
+
+        What a model made on ``"meta"`` gets memory by.
+
+        Parameters
+        ----------
+        device
+            Where the elements are.
+        recurse
+            Whether modules below are changed too.
+        """
+        where = _device.as_device(device, "to_empty")
+        for tensor in (*self.parameters(recurse), *self.buffers(recurse)):
+            tensor.data = _creation.empty(tensor.shape, dtype=tensor.dtype, device=where)
+            tensor._grad = None
+        return self
 
     def cpu(self: ModuleT) -> ModuleT:
         """Move all parameters and buffers to main memory."""

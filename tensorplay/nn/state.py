@@ -36,6 +36,7 @@ def forget_gradient(tensor: Tensor, *, set_to_none: bool) -> None:
 def conversion(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Return device and dtype of a call of ``Module.to``, None for what it does not name."""
     device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
+    kwargs.pop("non_blocking", None)  # nothing here waits for a device
     if kwargs:
         message = f"[to] got an unexpected argument {next(iter(kwargs))!r}."
         raise TypeError(message)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Mutable
 from typing import Any
 
 from tensorplay._tensor import Tensor
+from tensorplay.nn.members import MODULE, PARAMETER
 from tensorplay.nn.module import Module
 from tensorplay.nn.parameter import Parameter
 
@@ -31,13 +32,18 @@ def _position(owner: Module, index: Any, size: int) -> int:
 class _Numbered(Module):
     """Keeps its members under the names ``"0"``, ``"1"`` and so on."""
 
+    _kind = MODULE  # of the members; derived classes may have parameters and buffers besides
+
+    def _names(self) -> list[str]:
+        return [name for name, kind in self._registry().items() if kind == self._kind]
+
     def _list(self) -> list[Any]:
-        return [self.__dict__[name] for name in self._registry()]
+        return [self.__dict__[name] for name in self._names()]
 
     def _set_list(self, values: Iterable[Any]) -> None:
         """Keep these members, and no others; all are checked before one is kept."""
         values = [self._member(value) for value in values]
-        for name in list(self._registry()):
+        for name in self._names():
             delattr(self, name)
         for i, value in enumerate(values):
             setattr(self, str(i), value)
@@ -49,7 +55,7 @@ class _Numbered(Module):
         return value
 
     def __len__(self) -> int:
-        return len(self._registry())
+        return len(self._names())
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._list())
@@ -129,19 +135,19 @@ class Sequential(_Numbered):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            names = list(self._registry())[index]
+            names = self._names()[index]
             return type(self)({name: self.__dict__[name] for name in names})
         return super().__getitem__(index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        name = list(self._registry())[_position(self, index, len(self))]
+        name = self._names()[_position(self, index, len(self))]
         setattr(self, name, self._member(value))
 
     def _set_list(self, values: Iterable[Any]) -> None:
         # Names that were given are kept by those members that stay.
-        names = {id(self.__dict__[name]): name for name in self._registry()}
+        names = {id(self.__dict__[name]): name for name in self._names()}
         values = [self._member(value) for value in values]
-        for name in list(self._registry()):
+        for name in self._names():
             delattr(self, name)
         for i, value in enumerate(values):
             name = names.get(id(value), str(i))
@@ -189,6 +195,8 @@ class ParameterList(_Numbered, MutableSequence[Any]):
         One of them is no tensor.
     """
 
+    _kind = PARAMETER
+
     def __init__(self, values: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self._set_list(values)
@@ -205,6 +213,8 @@ class ParameterList(_Numbered, MutableSequence[Any]):
 class _Keyed(Module):
     """Keeps its members under names that people choose."""
 
+    _kind = MODULE  # of the members; derived classes may have parameters and buffers besides
+
     # Two modules are never equal, although dictionaries with equal members are.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -215,10 +225,10 @@ class _Keyed(Module):
                 f"[{type(self).__name__}] argument 'key': expected str, got {type(key).__name__}."
             )
             raise TypeError(message)
-        self._check_name(type(self).__name__, key)
+        self._check_name(type(self).__name__, key, self._kind)
 
     def __getitem__(self, key: str) -> Any:
-        if key not in self._registry():
+        if key not in self:
             raise KeyError(key)
         return self.__dict__[key]
 
@@ -227,13 +237,13 @@ class _Keyed(Module):
         delattr(self, key)
 
     def __len__(self) -> int:
-        return len(self._registry())
+        return sum(kind == self._kind for kind in self._registry().values())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._registry()))
+        return iter([name for name, kind in self._registry().items() if kind == self._kind])
 
     def __contains__(self, key: object) -> bool:
-        return key in self._registry()
+        return isinstance(key, str) and self._registry().get(key) == self._kind
 
 
 class ModuleDict(_Keyed, MutableMapping[str, Any]):
@@ -276,6 +286,8 @@ class ParameterDict(_Keyed, MutableMapping[str, Any]):
     KeyError
         A name is empty, has a dot, or is one of the methods.
     """
+
+    _kind = PARAMETER
 
     def __init__(self, parameters: Any = ()) -> None:
         super().__init__()
