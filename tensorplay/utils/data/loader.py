@@ -20,6 +20,10 @@ from tensorplay.utils.data.samplers import BatchSampler, RandomSampler, Sequenti
 __all__ = ["DataLoader"]
 
 
+class _NoWorkerError(RuntimeError):
+    """A worker ended, or gave no batch in time."""
+
+
 class DataLoader:
     """Batches of a dataset, anew for each loop.
 
@@ -39,6 +43,8 @@ class DataLoader:
         Processes that make batches ahead; 0 makes them here, when they are asked for.
     collate_fn
         Makes a batch of a list of samples; `default_collate` by default.
+    pin_memory
+        Kept as an attribute; there is no device that batches would be copied to.
     drop_last
         Whether a last batch with fewer samples is left out.
     timeout
@@ -59,6 +65,14 @@ class DataLoader:
     ------
     ValueError
         Numbers out of range, or options that exclude each other.
+    RuntimeError
+        From the loop: a worker process ended, or gave no batch in time. What the dataset raises in
+        a worker arrives as it is, or as a RuntimeError with its traceback if it cannot be pickled.
+
+    Notes
+    -----
+    Workers draw different random numbers, each loop others: tensorplay's, NumPy's global ones and
+    those of Python's `random` are seeded from `generator`.
 
     Examples
     --------
@@ -80,6 +94,7 @@ class DataLoader:
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], Any] | None = None,
@@ -92,7 +107,7 @@ class DataLoader:
         self.dataset, self.generator, self.timeout = dataset, generator, timeout
         self.num_workers, self.worker_init_fn = num_workers, worker_init_fn
         self.prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
-        self.persistent_workers = persistent_workers
+        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
         self.multiprocessing_context = multiprocessing_context
         self._pool: ProcessPoolExecutor | None = None
         iterable = isinstance(dataset, IterableDataset)
@@ -106,8 +121,9 @@ class DataLoader:
                 if shuffle
                 else SequentialSampler(dataset)
             )
+        order: Any = sampler
         if batch_sampler is None and batch_size is not None and not iterable:
-            batch_sampler = BatchSampler(sampler or (), batch_size, drop_last)
+            batch_sampler = BatchSampler(order, batch_size, drop_last)
         elif batch_sampler is not None:
             batch_size, drop_last = None, False
         self.batch_size, self.drop_last = batch_size, drop_last
@@ -148,7 +164,7 @@ class DataLoader:
                 ("sampler", sampler),
                 ("batch_sampler", batch_sampler),
             ):
-                if value:
+                if value is not None and value is not False:
                     self._refuse(name, "an IterableDataset has an order of its own.")
             if self.num_workers:
                 self._refuse("num_workers", "an IterableDataset is read here: expected 0.")
@@ -221,7 +237,7 @@ class DataLoader:
     def _by_workers(self, order: Iterable[Any]) -> Iterator[Any]:
         pool = self._pool or self._make_pool()
         self._pool = pool if self.persistent_workers else None
-        finished = False
+        finished = lost = False
         pending: deque[Future[Any]] = deque()
         try:
             fetch = functools.partial(workers.fetch, batched=self._batched)
@@ -234,11 +250,18 @@ class DataLoader:
                     pending.append(pool.submit(fetch, indices))
                 yield found
             finished = True
+        except _NoWorkerError:
+            lost = True
+            # Nobody waits for one that hangs: not this loop, and not the end of the program.
+            for process in list((pool._processes or {}).values()):
+                process.kill()
+            raise
         finally:
             for future in pending:
                 future.cancel()
-            if not (self.persistent_workers and finished):
-                self._pool = None
+            if lost or not self.persistent_workers:
+                if self._pool is pool:
+                    self._pool = None
                 pool.shutdown(wait=finished, cancel_futures=True)
 
     def _wait(self, future: Future[Any]) -> Any:
@@ -249,9 +272,9 @@ class DataLoader:
                 "[DataLoader] a worker process ended: it was killed, ran out of memory, or "
                 "crashed. Write num_workers=0 to see the failure here."
             )
-            raise RuntimeError(message) from error
+            raise _NoWorkerError(message) from error
         except NoBatch as error:
             if future.done():  # it is the dataset's own
                 raise
             message = f"[DataLoader] a worker process gave no batch within {self.timeout} s."
-            raise RuntimeError(message) from error
+            raise _NoWorkerError(message) from error

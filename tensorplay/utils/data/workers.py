@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
+import pickle
+import random as python_random
+import signal
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from tensorplay import random
 
@@ -48,6 +53,7 @@ class Task:
 
 _info: WorkerInfo | None = None
 _task: Task | None = None
+_failure: Exception | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
@@ -57,17 +63,34 @@ def get_worker_info() -> WorkerInfo | None:
 
 def start(task: Task, ids: Any) -> None:
     """Make this process a worker; `ids` counts those that started."""
-    global _info, _task  # noqa: PLW0603 - one worker is one process
+    global _failure, _info, _task  # noqa: PLW0603 - one worker is one process
+    # An interrupt from the keyboard reaches all processes: this one's parent ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with ids.get_lock():
         number = ids.value
         ids.value += 1
     _task = task
     _info = WorkerInfo(number, task.num_workers, task.seed + number, task.dataset)
+    # A forked process has the state of its parent: without this, all workers, and those of the
+    # next loop again, would draw the same numbers.
     random.manual_seed(_info.seed)
-    # The workers share the machine; each takes one of its cores.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    python_random.seed(_info.seed)
+    np.random.seed(_info.seed % 2**32)  # noqa: NPY002 - what datasets of people draw from
     if task.init is not None:
-        task.init(number)
+        try:
+            task.init(number)
+        except Exception as error:  # noqa: BLE001 - told by the first batch
+            _failure = _portable(error)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an exception that arrives in the other process: this one, if it does."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - what was just written
+    except Exception:  # noqa: BLE001 - classes of people may raise anything
+        text = "".join(traceback.format_exception(error))
+        return RuntimeError(f"[DataLoader] a worker process raised:\n{text}")
+    return error
 
 
 def fetch(indices: Sequence[Any] | Any, *, batched: bool) -> Any:
@@ -75,6 +98,14 @@ def fetch(indices: Sequence[Any] | Any, *, batched: bool) -> Any:
     if _task is None:
         message = f"[DataLoader] {multiprocessing.current_process().name} is no worker."
         raise RuntimeError(message)
-    if not batched:
-        return _task.collate(_task.dataset[indices])
-    return _task.collate([_task.dataset[i] for i in indices])
+    if _failure is not None:
+        raise _failure
+    try:
+        if not batched:
+            return _task.collate(_task.dataset[indices])
+        return _task.collate([_task.dataset[i] for i in indices])
+    except Exception as error:
+        found = _portable(error)
+        if found is error:
+            raise
+        raise found from None

@@ -1,0 +1,118 @@
+"""Workers of loaders: their random numbers, failures, and loops that end early."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorplay as tp
+from tensorplay.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset[Any]):
+    """What a function gives for each index."""
+
+    def __init__(self, function: Any, size: int = 6) -> None:
+        self.function, self.size = function, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.function(index)
+
+
+def test_workers_and_loops_draw_different_numbers_of_all_kinds() -> None:
+    def draw(index: int) -> Any:
+        time.sleep(0.01)  # so that both workers have a share
+        return random.random(), float(np.random.rand()), float(tp.rand(()))  # noqa: NPY002
+
+    loader = DataLoader(Rows(draw, 12), 1, num_workers=2, generator=tp.Generator().manual_seed(0))
+    first, second = ([tuple(map(float, b)) for b in loader] for _ in range(2))
+    for kind in range(3):
+        numbers = [row[kind] for row in first + second]
+        assert len(set(numbers)) == len(numbers)
+
+
+class PickyError(Exception):
+    """Cannot be made of its message alone, so it cannot be unpickled."""
+
+    def __init__(self, code: int, *, where: str) -> None:
+        super().__init__(f"{code} at {where}")
+
+
+def test_exceptions_that_cannot_be_pickled_arrive_with_their_traceback() -> None:
+    def fail(index: int) -> Any:
+        raise PickyError(7, where="the sea")
+
+    with pytest.raises(RuntimeError, match=r"(?s)worker process raised:.*PickyError: 7 at the sea"):
+        list(DataLoader(Rows(fail), num_workers=1))
+
+
+def test_a_set_up_that_fails_says_why() -> None:
+    def set_up(number: int) -> None:
+        raise OSError("no such camera")
+
+    with pytest.raises(OSError, match="no such camera"):
+        list(DataLoader(Rows(int), num_workers=2, worker_init_fn=set_up))
+
+
+def test_persistent_workers_outlive_what_is_no_fault_of_theirs() -> None:
+    def fail(index: int) -> Any:
+        if index == 3:
+            raise LookupError(index)
+        return os.getpid()
+
+    loader = DataLoader(Rows(fail), None, num_workers=1, persistent_workers=True)
+    with pytest.raises(LookupError, match="3"):
+        list(loader)
+    pool = loader._pool
+    one, two = iter(loader), iter(loader)  # at once
+    assert next(one) == next(two)
+    one.close()
+    assert next(two) == next(two)
+    two.close()
+    assert loader._pool is pool
+    assert pool is not None
+    pool.shutdown()
+
+
+def test_a_worker_that_hangs_keeps_no_program_from_ending() -> None:
+    text = """
+        import time
+        from tensorplay.utils.data import DataLoader
+
+        class Hangs:
+            def __len__(self):
+                return 2
+
+            def __getitem__(self, index):
+                time.sleep(600)
+
+        try:
+            list(DataLoader(Hangs(), num_workers=1, timeout=0.3))
+        except RuntimeError as error:
+            raise SystemExit("gave no batch" not in str(error))
+    """
+    found = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], timeout=60, check=False)
+    assert found.returncode == 0
+
+
+def test_arguments_stand_where_people_put_them() -> None:
+    loader = DataLoader(Rows(int, 5), 2, False, None, None, 0, None, True)
+    assert loader.pin_memory
+    assert [b.tolist() for b in loader] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("order", [np.array([4, 0, 2]), tp.tensor([4, 0, 2]), []])
+def test_orders_of_any_kind(order: Any) -> None:
+    found = [i for b in DataLoader(Rows(int, 5), 2, sampler=order) for i in b.tolist()]
+    assert found == [int(i) for i in order]
