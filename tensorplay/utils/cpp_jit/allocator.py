@@ -46,7 +46,9 @@ class _DataType(ctypes.Structure):
     _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
 
 
-class _Tensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
+    """DLTensor of DLPack's C header."""
+
     _fields_ = [
         ("data", ctypes.c_void_p),
         ("device", _Device),
@@ -68,14 +70,14 @@ class _ManagedTensor(ctypes.Structure):
         ("manager_ctx", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
-        ("dl_tensor", _Tensor),
+        ("dl_tensor", DLTensor),
     ]
 
 
 _SetError = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 _Allocator = ctypes.CFUNCTYPE(
     ctypes.c_int,
-    ctypes.POINTER(_Tensor),
+    ctypes.POINTER(DLTensor),
     ctypes.POINTER(ctypes.c_void_p),
     ctypes.c_void_p,
     _SetError,
@@ -93,7 +95,7 @@ def _delete(address: int) -> None:
 
 
 def _allocate(
-    prototype: ctypes._Pointer[_Tensor],
+    prototype: ctypes._Pointer[DLTensor],
     out: ctypes._Pointer[ctypes.c_void_p],
     context: int,
     set_error: Any,
@@ -107,7 +109,7 @@ def _allocate(
     return 0
 
 
-def _new_tensor(prototype: _Tensor) -> int:
+def _new_tensor(prototype: DLTensor) -> int:
     dtype, device = prototype.dtype, prototype.device
     if device.device_type != _CPU:
         raise ValueError(
@@ -144,7 +146,7 @@ def _new_tensor(prototype: _Tensor) -> int:
         manager_ctx=number,
         deleter=_release.address,
         flags=0,
-        dl_tensor=_Tensor(
+        dl_tensor=DLTensor(
             data=start + (-start) % _ALIGNMENT,
             device=device,
             ndim=len(sizes),

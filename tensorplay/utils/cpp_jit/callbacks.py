@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay import _native
 from tensorplay._dlpack import Tensor
+from tensorplay.utils.cpp_jit.c_interface import AnyValue, AnyValues, ByteArray, SafeCall
 from tensorplay.utils.cpp_jit.engine import engine
+from tensorplay.utils.cpp_jit.lent import Lent, is_lent
 from tensorplay.utils.cpp_jit.toolchain import find_engine
 from tensorplay.utils.cpp_jit.values import PLAIN, from_engine, leaves, to_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
 __all__ = ["Callback", "held_by", "joined_traceback", "original", "python_function"]
 
@@ -46,6 +47,10 @@ class _Carrier(Exception):  # noqa: N818 - it is what the engine reads an error 
     def __init__(self, error: Any) -> None:
         super().__init__(error.message)
         self.__tvm_ffi_error__ = error
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
 
 
 class Callback:
@@ -70,6 +75,7 @@ class Callback:
     def __call__(self, *args: Any) -> Any:  # noqa: D102 - the class says it
         depth = getattr(_depth, "value", 0)
         _depth.value = depth + 1
+        lent: list[Lent] = []
         try:
             _check_room(_ROOM)
             if depth >= MOST_LEVELS:
@@ -77,7 +83,9 @@ class Callback:
                     f"[cpp_jit] kernels and their callbacks call each other more than "
                     f"{MOST_LEVELS} levels deep."
                 )
-            result = self.function(*[a if type(a) in PLAIN else from_engine(a) for a in args])
+            result = self.function(
+                *[a if type(a) in PLAIN else self._received(a, lent) for a in args]
+            )
             if type(result) in PLAIN:
                 return result
             result = to_engine(result)
@@ -91,6 +99,15 @@ class Callback:
             raise self._carrier(error) from None
         finally:
             _depth.value = depth
+            for memory in lent:
+                memory.give_back()
+
+    def _received(self, value: Any, lent: list[Lent]) -> Any:
+        """Return an argument as the function gets it; what has to be given back goes to `lent`."""
+        if not is_lent(value):
+            return from_engine(value)
+        lent.append(Lent(value, _name_of(self.function)))
+        return lent[-1].tensor
 
     def _carrier(self, error: BaseException) -> _Carrier:
         if not isinstance(error, Exception):
@@ -102,8 +119,7 @@ class Callback:
         for path, value in leaves(result):
             if not isinstance(value, Tensor):
                 continue
-            name = getattr(self.function, "__name__", type(self.function).__name__)
-            place = f"[{name}] result{path}"
+            place = f"[{_name_of(self.function)}] result{path}"
             if value.is_meta:
                 raise ValueError(
                     f"{place}: expected a tensor with memory on cpu, got one on meta. Write "
@@ -164,32 +180,6 @@ atexit.register(_leave_to_the_system)
 # --- exceptions ------------------------------------------------------------------------------
 
 
-class _Any(ctypes.Structure):
-    """TVMFFIAny of the engine's C header."""
-
-    _fields_ = (
-        ("type_index", ctypes.c_int32),
-        ("padding", ctypes.c_uint32),
-        ("value", ctypes.c_int64),
-    )
-
-
-class _Text(ctypes.Structure):
-    """TVMFFIByteArray of the engine's C header."""
-
-    _fields_ = (("data", ctypes.c_char_p), ("size", ctypes.c_size_t))
-
-    @classmethod
-    def of(cls, text: str) -> _Text:
-        data = text.encode("utf-8", "replace")
-        return cls(data, len(data))
-
-
-_SafeCall = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Any), ctypes.c_int32, ctypes.POINTER(_Any)
-)
-if TYPE_CHECKING:
-    _Args: TypeAlias = "ctypes._Pointer[_Any]"
 _ERROR_INDEX = 67  # kTVMFFIError of the engine's C header
 
 
@@ -198,7 +188,7 @@ def _engine_library() -> ctypes.PyDLL:
     library = ctypes.PyDLL(str(find_engine().library))
     make = library.TVMFFIErrorCreateWithCauseAndExtraContext
     make.restype = ctypes.c_int
-    text = ctypes.POINTER(_Text)
+    text = ctypes.POINTER(ByteArray)
     make.argtypes = [
         *(text, text, text, ctypes.c_void_p, ctypes.c_void_p),
         ctypes.POINTER(ctypes.c_void_p),
@@ -206,7 +196,7 @@ def _engine_library() -> ctypes.PyDLL:
     return library
 
 
-def _give_error(_: Any, args: _Args, __: int, result: _Args) -> int:
+def _give_error(_: Any, args: AnyValues, __: int, result: AnyValues) -> int:
     """Return the error whose address is the argument, which is given away."""
     result[0].type_index = _ERROR_INDEX
     result[0].padding = 0
@@ -214,15 +204,15 @@ def _give_error(_: Any, args: _Args, __: int, result: _Args) -> int:
     return 0
 
 
-def _give_back(_: Any, args: _Args, __: int, result: _Args) -> int:
+def _give_back(_: Any, args: AnyValues, __: int, result: AnyValues) -> int:
     """Return the argument, an object: of one that holds a Python object the engine makes that."""
     _engine_library().TVMFFIObjectIncRef(ctypes.c_void_p(args[0].value))
-    ctypes.memmove(result, args, ctypes.sizeof(_Any))
+    ctypes.memmove(result, args, ctypes.sizeof(AnyValue))
     return 0
 
 
 # They live as long as the process: the engine holds their addresses.
-_C_FUNCTIONS = {"error": _SafeCall(_give_error), "object": _SafeCall(_give_back)}
+_C_FUNCTIONS = {"error": SafeCall(_give_error), "object": SafeCall(_give_back)}
 
 
 @functools.lru_cache(maxsize=2)
@@ -245,9 +235,9 @@ def _error_holding(error: BaseException) -> Any:
     held = core._convert_to_opaque_object(error)
     handle = ctypes.c_void_p()
     failed = _engine_library().TVMFFIErrorCreateWithCauseAndExtraContext(
-        ctypes.byref(_Text.of(kind)),
-        ctypes.byref(_Text.of(message)),
-        ctypes.byref(_Text.of("")),
+        ctypes.byref(ByteArray.of(kind)),
+        ctypes.byref(ByteArray.of(message)),
+        ctypes.byref(ByteArray.of("")),
         None,
         held.__chandle__(),
         ctypes.byref(handle),

@@ -28,6 +28,13 @@ using namespace tvm::ffi;
 Any call(Function f, Any x) {
   return f(x);
 }
+Any lend(Function f, TensorView x) { return f(x); }
+Any lend_raw(Function f, DLTensor* x) { return f(x); }
+Any lend_odd(Function f, bool elsewhere) {
+  int64_t one = 1;
+  DLTensor x{&one, {elsewhere ? kDLCUDA : kDLCPU, 0}, 1, {kDLInt, 4, 1}, &one, &one, 0};
+  return f(&x);
+}
 Any each(Array<Function> fs, Any x) {
   for (const Function& f : fs) x = f(x);
   return x;
@@ -94,6 +101,7 @@ int64_t unhappy(Function f, int64_t n) {
 }
 """
 NAMES = [
+    *("lend", "lend_raw", "lend_odd"),
     *("call", "each", "by_name", "echo", "swallows", "caught", "adder", "composed"),
     *("from_threads", "through_a_thread", "keep", "call_kept", "forget", "unhappy"),
 ]
@@ -148,6 +156,60 @@ def test_tensors_go_both_ways_in_containers_too(m) -> None:
     assert m.call(lambda given: tp.ones(2) * 3, x).tolist() == [3, 3]
     assert m.call(lambda given: np.float32(2), x) == 2.0
     assert m.call(lambda given: np.bool_(True), x) is True
+
+
+DTYPES = [
+    *(tp.bool, tp.uint8, tp.int16, tp.int64, tp.uint32, tp.float16, tp.bfloat16, tp.float8_e5m2),
+    *(tp.float32, tp.float64, tp.complex64),
+]
+
+
+@pytest.mark.parametrize("by", ["lend", "lend_raw"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_view_reaches_a_function_as_a_tensor_of_its_own(m, dtype: tp.dtype, by: str) -> None:
+    x = tp.arange(6).reshape(2, 3).to(dtype)
+    seen: list[Any] = []
+    for given in (x, x.T, x[:, 1], x[1, 2], x[:0], x[::1, ::2]):
+        m[by](seen.append, given)
+        assert type(seen[-1]) is tp.Tensor
+        assert seen[-1].dtype is dtype
+        assert seen[-1].tolist() == given.tolist()
+    kept = seen[0].tolist()
+    x.zero_()
+    assert seen[0].tolist() == kept  # a view is gone after the call, what the function keeps is not
+
+
+def test_what_a_function_writes_to_a_view_arrives(m) -> None:
+    x = tp.zeros(2, 3)
+    m.lend(lambda t: t.add_(1), x.T[1:])
+    assert x.tolist() == [[0, 1, 1], [0, 1, 1]]
+    array = np.zeros(4, np.float32)
+    m.lend(lambda t: t.fill_(2), array[::-2])
+    assert array.tolist() == [0, 2, 0, 2]
+
+    def fails(t: tp.Tensor) -> None:
+        t[0] = 7
+        raise KeyError("after writing")
+
+    with pytest.raises(KeyError, match="after writing"):
+        m.lend(fails, array)
+    assert array[0] == 7
+    # One that only reads overwrites nothing, whatever happened to the memory meanwhile.
+    m.lend(lambda t: array.fill(5), array)
+    assert array.tolist() == [5] * 4
+
+
+def test_a_view_that_no_tensor_can_be(m) -> None:
+    with pytest.raises(TypeError, match=r"\[show\] .*code 0 with 4 bits"):
+        m.lend_odd(show, 0)
+    with pytest.raises(
+        ValueError, match=r"\[show\] expected a view of memory on the cpu, got .*cuda"
+    ):
+        m.lend_odd(show, 1)
+
+
+def show(t: tp.Tensor) -> str:
+    return repr(t)
 
 
 @pytest.mark.parametrize("function", [abs, str, "abc".replace, print], ids=repr)
