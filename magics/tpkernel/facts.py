@@ -13,8 +13,11 @@ from typing import Any, Literal
 from tpkernel.verdicts import verdict_text
 
 __all__ = [
+    "CUDA_HEADS",
     "BuildFacts",
     "CompileFacts",
+    "CudaFacts",
+    "CudaKernelFacts",
     "DiagnosticFacts",
     "Finding",
     "FunctionFacts",
@@ -86,6 +89,62 @@ class ListingFacts:
 
 
 @dataclass(frozen=True)
+class CudaKernelFacts:
+    """What a CUDA kernel takes on one architecture: registers, and bytes of memory per thread.
+
+    Attributes
+    ----------
+    shared
+        Bytes of static shared memory of a block.
+    """
+
+    name: str
+    target: str
+    registers: int
+    shared: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The kernel as a row of texts, in the order of `CUDA_HEADS`."""
+        sizes = (self.registers, self.shared, self.stack, self.spill_stores, self.spill_loads)
+        return self.name, self.target, *map(str, sizes)
+
+
+#: What stands above the columns of `CudaKernelFacts.row`.
+CUDA_HEADS = (
+    "kernel", "architecture", "registers", "shared memory (bytes)", "stack (bytes)",
+    "spill stores (bytes)", "spill loads (bytes)",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CudaFacts:
+    """For what a CUDA cell was built.
+
+    Attributes
+    ----------
+    route, toolkit
+        By what (``"nvrtc"`` or ``"nvcc"``), and of which version.
+    targets, reason
+        Architectures, and why these.
+    """
+
+    route: str
+    toolkit: str
+    targets: tuple[str, ...]
+    reason: str
+    kernels: tuple[CudaKernelFacts, ...]
+
+    @property
+    def text(self) -> str:
+        """All but the kernels in one line."""
+        return f"{', '.join(self.targets)} by {self.route} {self.toolkit} ({self.reason})"
+
+
+@dataclass(frozen=True)
 class BuildFacts:
     """How the library came to be.
 
@@ -102,6 +161,8 @@ class BuildFacts:
         compiler and kind of header.
     inputs
         What the key is made of, in words: name and value.
+    cuda
+        Of a CUDA cell: for what it was built.
     """
 
     key: str
@@ -116,6 +177,7 @@ class BuildFacts:
     log: str
     once_seconds: float = 0.0
     inputs: tuple[tuple[str, str], ...] = ()
+    cuda: CudaFacts | None = None
 
     @property
     def how(self) -> str:

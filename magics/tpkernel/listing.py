@@ -46,6 +46,12 @@ def listing_of(report: Report) -> ListingFacts:
     if origin is None:
         message = "the report was not made by a build of this session; run the cell again"
         raise RuntimeError(message)
+    if report.build.cuda is not None:
+        note = (
+            "machine code is listed for C++ cells. What a CUDA kernel takes stands in the table of "
+            "kernels; cuobjdump -sass, of the CUDA toolkit, lists the code."
+        )
+        return ListingFacts("", (), (), (note,))
     request: Request = origin.request
     clang = any("clang" in Path(command[0]).name for command in report.build.commands[:1])
     flags = _CLANG_FLAGS if clang else _GCC_FLAGS

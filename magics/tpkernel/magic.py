@@ -60,7 +60,7 @@ from tpkernel.worker import DEFAULT_BUDGET, shared_worker
 __all__ = ["TpKernelMagics", "last_report", "load_ipython_extension", "unload_ipython_extension"]
 
 _ABSENT = object()
-_OURS = (Operator, Function, KernelModule, BlockedName)
+_OURS = (Operator, Function, KernelModule, BlockedName, cpp_jit.Kernel)
 _FAILURES = (CellError, KernelCrash, cpp_jit.BuildError, cpp_jit.MissingToolError)
 #: What IPython itself finds under these names.
 _SHELL_NAMES = frozenset({"get_ipython", "In", "Out", "exit", "quit", "display"})
@@ -602,7 +602,8 @@ def _defined_names(request: Request) -> list[str]:
     declared = re.findall(r"^[ \t-]*op:[ \t]*[\"']?\w+::(\w+)", request.text, re.MULTILINE)
     if declared:
         return declared
-    functions = [f for f in parse_source(request.text).functions if not f.internal]
+    found = parse_source(request.text).functions
+    functions = [f for f in found if not f.internal and f.return_type != "__device__"]
     if request.functions is not None:
         return list(request.functions)
     return [f.name for f in functions if not f.name.endswith("_backward")]

@@ -14,6 +14,7 @@ from tensorplay.library.modules.spec import CellSpec
 from tensorplay.utils import cpp_jit
 from tpkernel.braces import unclosed_brace
 from tpkernel.codegen import export_source, preamble
+from tpkernel.cuda_cells import is_cuda
 from tpkernel.declarations import Document, ModuleCell, read_documents, read_module
 from tpkernel.flags import split_flags
 from tpkernel.hints import hints
@@ -61,6 +62,14 @@ def build_module(
     cell = read_documents(
         None if declarations is None else _document(Path(declarations)), [*map(_document, paths)]
     )
+    for document in cell.documents:
+        if is_cuda(document.text):
+            message = (
+                f"[build] {document.name}: expected C++, got CUDA (__global__), which an operator "
+                "module cannot hold. Build it by cpp_jit.build_inline(cuda_sources=…), and launch "
+                "it from Python"
+            )
+            raise ValueError(message)
     spec = read_module(cell, Options(copy=contiguous == "copy", alias_ok=allow_alias))
     for hint in hints(cell, spec):
         if hint.level == "warning":

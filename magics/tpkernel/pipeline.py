@@ -26,6 +26,15 @@ from tpkernel.braces import unclosed_brace
 from tpkernel.cell import Cell, parse_cell
 from tpkernel.checks import CHECKS, run_checks
 from tpkernel.codegen import export_source, preamble
+from tpkernel.cuda_cells import (
+    CUDA_NOTE,
+    compile_cuda,
+    cuda_facts,
+    function_facts,
+    is_cuda,
+    read_cuda,
+    refuse_options,
+)
 from tpkernel.errors import CellError, KernelCrash
 from tpkernel.export import Origin
 from tpkernel.facts import (
@@ -179,21 +188,28 @@ def build_cell(
     """
     start = time.perf_counter()
     cell = parse_cell(request.text, name=request.cell_name, first_line=request.first_line)
+    options = ReadingOptions(
+        functions=request.functions,
+        namespace=request.name or "cell",
+        copy=request.contiguous == "copy",
+        alias_ok=request.alias_ok,
+        option_line=request.option_line,
+    )
+    if is_cuda(cell.text):
+        return _build_cuda_cell(request, cell, options, on_read)
     try:
-        spec = read_cell(
-            cell,
-            ReadingOptions(
-                functions=request.functions,
-                namespace=request.name or "cell",
-                copy=request.contiguous == "copy",
-                alias_ok=request.alias_ok,
-                option_line=request.option_line,
-            ),
-        )
+        spec = read_cell(cell, options)
     except CellError as problem:
         raise with_hint(cell, problem) from None
     on_read(cell, spec)
     included = expand(cell, request.shared)
+    for other in included.cells:
+        if is_cuda(other.text):
+            message = (
+                f"{other.cell} is a CUDA cell (__global__), which a C++ cell cannot include. Call "
+                "its functions from Python"
+            )
+            raise cell.error(message)
     parsed = time.perf_counter()
     found = compile_cell(request, cell, spec, included)
     built = time.perf_counter()
@@ -239,6 +255,47 @@ def build_cell(
         origin=origin,
     )
     return BuiltCell(request, spec, str(found.library), members, definitions, kernels, report)
+
+
+def _build_cuda_cell(
+    request: Request,
+    cell: Cell,
+    options: ReadingOptions,
+    on_read: Callable[[Cell, CellSpec], None],
+) -> BuiltCell:
+    """Build and load a cell of CUDA text; it takes no GPU, and calls say what they need."""
+    start = time.perf_counter()
+    refuse_options(request, cell)
+    spec = read_cuda(cell, options)
+    on_read(cell, spec)
+    parsed = time.perf_counter()
+    try:
+        found = compile_cuda(request, cell, spec, STABLE_NAME)
+    except cpp_jit.BuildError as problem:
+        _refuse_open_brace(cell)
+        raise _as_shown(problem, ((STABLE_NAME, cell.name),)) from None
+    built = time.perf_counter()
+    library = found.load()
+    members: dict[str, Any] = {f.name: library[f.name] for f in spec.functions}
+    ready = time.perf_counter()
+    made = _build_facts(found, cell, ready - start)
+    report = Report(
+        cell=cell.name,
+        bound=(request.name,) if request.name else tuple(members),
+        build=dataclasses.replace(made, cuda=cuda_facts(found)),
+        functions=tuple(map(function_facts, spec.functions)),
+        steps={
+            "parse": parsed - start,
+            "compile": built - parsed,
+            "load": ready - built,
+            "ready": ready - start,
+        },
+        notes=(*(f"{name} is not bound: {reason}." for name, reason in spec.skipped), CUDA_NOTE),
+        module=KernelModule(request.name or _title(spec), members, str(found.library)),
+        origin=Origin(request, spec, {}),
+    )
+    kernels = SimpleNamespace(**members)
+    return BuiltCell(request, spec, str(found.library), members, {}, kernels, report)
 
 
 def _kernels(request: Request, cell: Cell, spec: CellSpec, found: cpp_jit.Build) -> SimpleNamespace:
@@ -332,20 +389,33 @@ def compile_cell(
             )
             return build_text(unit)
     except cpp_jit.BuildError as problem:
-        brace = unclosed_brace(cell.text)
-        if brace is not None:
-            before = cell.text[:brace]
-            line = cell.first_line + before.count("\n")
-            message = f"unbalanced brace: the one opened at line {line} is never closed"
-            column = brace - (before.rfind("\n") + 1) + 1
-            raise cell.error(message, line=line, column=column) from None
+        _refuse_open_brace(cell)
         names = ((STABLE_NAME, cell.name), *included.files)
-        raise cpp_jit.BuildError(
-            _named(str(problem), names) + _written_input(problem),
-            diagnostics=[_renamed(d, names) for d in problem.diagnostics],
-            log=_named(problem.log, names),
-            commands=problem.commands,
-        ) from None
+        raise _as_shown(problem, names, _written_input(problem)) from None
+
+
+def _refuse_open_brace(cell: Cell) -> None:
+    """Raise for a brace that is never closed, of which compilers speak at the text's end."""
+    brace = unclosed_brace(cell.text)
+    if brace is not None:
+        before = cell.text[:brace]
+        line = cell.first_line + before.count("\n")
+        message = f"unbalanced brace: the one opened at line {line} is never closed"
+        column = brace - (before.rfind("\n") + 1) + 1
+        raise cell.error(message, line=line, column=column) from None
+
+
+def _as_shown(
+    problem: cpp_jit.BuildError, names: Iterable[tuple[str, str]], more: str = ""
+) -> cpp_jit.BuildError:
+    """Return a build's error with the person's names of texts, and what there is to add."""
+    names = tuple(names)
+    return cpp_jit.BuildError(
+        _named(str(problem), names) + more,
+        diagnostics=[_renamed(d, names) for d in problem.diagnostics],
+        log=_named(problem.log, names),
+        commands=problem.commands,
+    )
 
 
 def expand_request(request: Request) -> tuple[SharedText, ...]:

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tpkernel.facts import (
+    CUDA_HEADS,
     BuildFacts,
     CompileFacts,
+    CudaKernelFacts,
     DiagnosticFacts,
     Finding,
     FunctionFacts,
@@ -235,9 +237,18 @@ def _build_text(build: BuildFacts) -> list[str]:
         f"  key     {build.key}",
     ]
     lines += [f"    of {name}: {value}" for name, value in build.inputs]
+    if build.cuda is not None:
+        lines.append(f"  CUDA    for {build.cuda.text}")
+        lines += [f"    {_cuda_kernel_text(kernel)}" for kernel in build.cuda.kernels]
     lines += [f"  command {shlex.join(command)}" for command in build.commands]
     lines += [f"  {d.level} at line {d.line}: {_diagnostic(d)}" for d in build.diagnostics]
     return lines
+
+
+def _cuda_kernel_text(facts: CudaKernelFacts) -> str:
+    name, target, *sizes = facts.row
+    said = ", ".join(f"{size} {head}" for size, head in zip(sizes, CUDA_HEADS[2:], strict=True))
+    return f"{name} on {target}: {said}"
 
 
 def _diagnostic(facts: DiagnosticFacts) -> str:
@@ -439,7 +450,11 @@ def _build_html(report: Report) -> str:
         ("library", build.library),
         ("key", build.key),
     ]
+    if build.cuda is not None:
+        rows.insert(1, ("CUDA", f"for {build.cuda.text}"))
     body = table("Build", ("fact", "value"), rows)
+    if build.cuda is not None:
+        body += table("CUDA kernels", CUDA_HEADS, [k.row for k in build.cuda.kernels])
     if build.diagnostics:
         body += table(
             "Compiler messages",
@@ -454,7 +469,8 @@ def _build_html(report: Report) -> str:
         body += details("Compiler output", pre(build.log), opened=False)
     if report.listing is not None:
         body += _listing_html(report.listing)
-    return details(f"Build: {how}", body, opened=report.listing is not None)
+    opened = report.listing is not None or build.cuda is not None
+    return details(f"Build: {how}", body, opened=opened)
 
 
 def _listing_html(facts: ListingFacts) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tpkernel.facts import (
+    CUDA_HEADS,
     BuildFacts,
     CompileFacts,
     DiagnosticFacts,
@@ -394,6 +395,10 @@ class Report:
             {**_plain(row), "verdict": row.verdict, "answer": row.answer}
             for row in admitted_first(self.validation)
         ]
+        if self.build.cuda is not None:
+            cuda = plain["build"]["cuda"]
+            cuda["text"], cuda["heads"] = self.build.cuda.text, list(CUDA_HEADS)
+            cuda["rows"] = [list(kernel.row) for kernel in self.build.cuda.kernels]
         plain["build"]["command_lines"] = [shlex.join(c) for c in self.build.commands]
         return plain
 

@@ -208,6 +208,10 @@ function buildPanel(facts, status) {
       ["key", b.key],
     ]),
   ];
+  if (b.cuda) {
+    parts.push(paragraph(`Built for ${b.cuda.text}.`));
+    parts.push(table("CUDA kernels", b.cuda.heads, b.cuda.rows));
+  }
   if (b.diagnostics.length) {
     const rows = b.diagnostics.map((d) => [d.level, d.column ? `${d.line}:${d.column}` : String(d.line), d.fix ? `${d.message} (${d.fix})` : d.message, d.source_line?.trim() ?? ""]);
     parts.push(table("Compiler messages", ["level", "line", "message", "source"], rows));

@@ -30,6 +30,7 @@ def test_the_examples_print_what_the_page_says() -> None:
     assert shown.getvalue().splitlines() == [
         "['scale'] (x, out, n, by)",
         "[scale] argument 'x': expected a tensor on cuda, got one on cpu. Move it to the GPU.",
+        "('negate',)",
         "['kernels', 'launch', 'reason', 'route', 'targets', 'toolkit']",
     ]
 
