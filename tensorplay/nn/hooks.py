@@ -29,7 +29,7 @@ class Hook(NamedTuple):
 class HookHandle:
     """What a registration returns; `remove` ends it, and so does the end of a ``with`` block."""
 
-    def __init__(self, hooks: dict[int, Hook]) -> None:
+    def __init__(self, hooks: dict[int, Any]) -> None:
         self._hooks = hooks
         # A module that was loaded has numbers that another process gave.
         self._number = next(number for number in _numbers if number not in hooks)

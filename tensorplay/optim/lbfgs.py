@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplay._tensor import wrap
+from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import enable_grad
 from tensorplay.optim.optimizer import Array, Optimizer, at_least
 
@@ -86,6 +86,9 @@ class LBFGS(Optimizer):
                 f"{group['line_search_fn']!r}."
             )
             raise ValueError(message)
+
+    def _state_shape(self, p: Tensor) -> tuple[int, ...]:
+        return (sum(q.numel() for q in self.param_groups[0]["params"]),)  # all in one vector
 
     # --- all parameters as one vector -------------------------------------------------------
 

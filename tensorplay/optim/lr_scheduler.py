@@ -1,4 +1,9 @@
-"""Learning rates that change from step to step."""
+"""Learning rates that change from step to step.
+
+Schedules change the rate that they find, so that several can be used on one optimizer, and what a
+person or `ReduceLROnPlateau` sets is kept. Where a schedule is alone, its rates are those of its
+formula to the last digit.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ def _want_optimizer(name: str, optimizer: Any) -> None:
 
 
 class LRScheduler:
-    """Base of schedules: a derived class writes `_rate`.
+    """Base of schedules: a derived class writes `get_lr`, or `_rate` for rates by a formula.
 
     Parameters
     ----------
@@ -50,6 +55,8 @@ class LRScheduler:
     KeyError
         A group has no ``"initial_lr"`` where one is needed.
     """
+
+    _chains = True  # whether the next rate depends on the present one
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         name = type(self).__name__
@@ -70,7 +77,28 @@ class LRScheduler:
 
     def _rate(self, base: float, step: int, group: int) -> float:
         """Return the rate after `step` steps of a group that started with `base`."""
-        raise NotImplementedError
+        message = f"[{type(self).__name__}] has no get_lr. Write def get_lr(self)."
+        raise NotImplementedError(message)
+
+    def _next(self, present: float, base: float, step: int, group: int) -> float:
+        """Return the rate after `step` steps, where `present` is that before the last of them."""
+        before = self._before(base, step, group)
+        return present * self._rate(base, step, group) / before if before else present
+
+    def _before(self, base: float, step: int, group: int) -> float:
+        return self._rate(base, step - 1, group) if step > 0 else base
+
+    def get_lr(self) -> list[float]:
+        """Return the next rates of the groups, from those that they have."""
+        found = []
+        groups = zip(self.optimizer.param_groups, self.base_lrs, strict=False)
+        for i, (group, base) in enumerate(groups):
+            present, step = group["lr"], self.last_epoch
+            if self._chains and present != self._before(base, step, i):
+                found.append(self._next(present, base, step, i))
+            else:
+                found.append(self._rate(base, step, i))
+        return found
 
     def get_last_lr(self) -> list[float]:
         """Return the rates of the groups."""
@@ -82,10 +110,15 @@ class LRScheduler:
         self._set()
 
     def _set(self) -> None:
-        for i, (group, base) in enumerate(
-            zip(self.optimizer.param_groups, self.base_lrs, strict=False)
-        ):
-            group["lr"] = self._rate(base, self.last_epoch, i)
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=False):
+            group["lr"] = rate
+
+    def _restart(self) -> None:
+        """Begin, with the rates that the optimizer started with."""
+        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=False):
+            group["lr"] = base
+        self.last_epoch = 0
+        self._set()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the schedule remembers, without the optimizer and functions."""
@@ -147,11 +180,15 @@ class ExponentialLR(LRScheduler):
 class LambdaLR(LRScheduler):
     """The first rate times a function of the number of steps, or one function for each group.
 
+    The rate that it finds does not matter, so it cannot be one of several schedules.
+
     Raises
     ------
     ValueError
         There are other numbers of functions and groups.
     """
+
+    _chains = False
 
     def __init__(
         self,
@@ -237,6 +274,14 @@ class CosineAnnealingLR(LRScheduler):
             self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * step / self.T_max)) / 2
         )
 
+    def _next(self, present: float, base: float, step: int, group: int) -> float:
+        if step == 0:
+            return present
+        now, before = (1 + math.cos(math.pi * t / self.T_max) for t in (step, step - 1))
+        if (step - 1 - self.T_max) % (2 * self.T_max) == 0:  # up again from the lowest
+            return present + (base - self.eta_min) * now / 2
+        return (present - self.eta_min) * now / before + self.eta_min
+
 
 class OneCycleLR(LRScheduler):
     """The rate up to `max_lr` and down again, once (Smith and Topin, 2018).
@@ -268,6 +313,8 @@ class OneCycleLR(LRScheduler):
         No steps, a share out of range, a step beyond the cycle, or `cycle_momentum` for an
         optimizer without momentum.
     """
+
+    _chains = False
 
     def __init__(
         self,
@@ -366,8 +413,10 @@ class SequentialLR(LRScheduler):
         place = bisect_right(self.milestones, self.last_epoch)
         chosen = self._schedulers[place]
         start = self.milestones[place - 1] if place else 0
-        chosen.last_epoch = self.last_epoch - start
-        chosen._set()
+        if self.last_epoch == start:
+            chosen._restart()  # the others have begun as well, when they were made
+        else:
+            chosen.step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the schedules remember."""

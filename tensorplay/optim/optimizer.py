@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -11,6 +13,7 @@ import numpy.typing as npt
 
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import enable_grad
+from tensorplay.nn.hooks import HookHandle
 from tensorplay.nn.state import forget_gradient
 from tensorplay.optim import fused
 
@@ -97,7 +100,8 @@ class Optimizer:
             raise TypeError(message)
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
-        self.state: dict[Tensor, dict[str, Any]] = {}
+        # A method of one's own may ask for the state of a parameter that has none yet.
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self._scratch: dict[Any, Array] = {}
         self._hooks: dict[str, dict[int, Callable[..., Any]]] = {"before": {}, "after": {}}
         groups = list(params)
@@ -207,7 +211,7 @@ class Optimizer:
             What `closure` returned, None without one.
         """
         for hook in tuple(self._hooks["before"].values()):
-            hook(self)
+            hook(self, () if closure is None else (closure,), {})
         loss = None
         if closure is not None:
             with enable_grad():
@@ -217,7 +221,7 @@ class Optimizer:
                 if p._grad is not None:
                     self._step_one(p, group)
         for hook in tuple(self._hooks["after"].values()):
-            hook(self)
+            hook(self, () if closure is None else (closure,), {})
         return loss
 
     def _step_one(self, p: Tensor, group: dict[str, Any]) -> None:
@@ -225,9 +229,7 @@ class Optimizer:
         x, g = p._array, grad._array
         if p.is_meta:
             return
-        state = self.state.get(p)
-        if state is None:
-            state = self.state[p] = {}
+        state = self.state[p]
         p._bump_version()
         kind = x.dtype.char
         if kind in "fd":
@@ -296,19 +298,18 @@ class Optimizer:
             found = self._scratch[key] = np.empty(x.shape, x.dtype)
         return found
 
-    def register_step_pre_hook(self, hook: Callable[[Any], Any]) -> Callable[[], None]:
-        """Call ``hook(optimizer)`` before each step; returns a function that ends it."""
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call ``hook(optimizer, args, kwargs)`` before each step, with its arguments."""
         return self._add_hook("before", hook)
 
-    def register_step_post_hook(self, hook: Callable[[Any], Any]) -> Callable[[], None]:
-        """Call ``hook(optimizer)`` after each step; returns a function that ends it."""
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call ``hook(optimizer, args, kwargs)`` after each step, with its arguments."""
         return self._add_hook("after", hook)
 
-    def _add_hook(self, when: str, hook: Callable[[Any], Any]) -> Callable[[], None]:
-        hooks = self._hooks[when]
-        number = max(hooks, default=0) + 1
-        hooks[number] = hook
-        return lambda: hooks.pop(number, None) and None
+    def _add_hook(self, when: str, hook: Callable[..., Any]) -> HookHandle:
+        handle = HookHandle(self._hooks[when])
+        self._hooks[when][handle._number] = hook
+        return handle
 
     # --- saving -----------------------------------------------------------------------------
 
@@ -353,7 +354,7 @@ class Optimizer:
                 )
                 raise ValueError(message)
             tensors.update(zip(new["params"], old["params"], strict=True))
-        state: dict[Tensor, dict[str, Any]] = {}
+        state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         for number, values in state_dict["state"].items():
             p = tensors.get(int(number))
             if p is not None:
@@ -372,20 +373,32 @@ class Optimizer:
             working = np.empty(0, working).real.dtype
         elif working.char not in "fd":
             working = np.dtype(np.float32)
-        size = p.numel() * (2 if p.dtype.is_complex else 1)
+        shape = self._state_shape(p)
         found: dict[str, Any] = {}
         for name, value in values.items():
-            if isinstance(value, Tensor) and value.ndim:
-                if value.numel() != size:
-                    message = (
-                        f"[{self._name}] argument 'state_dict': {name!r} has shape "
-                        f"{list(value.shape)}, the parameter {list(p.shape)}."
-                    )
-                    raise ValueError(message)
-                found[name] = wrap(value._array.astype(working))  # a copy
+            # Numbers of steps may be tensors, too.
+            if isinstance(value, Tensor) and (value.ndim or not p.ndim):
+                self._check_state(p, name, value, shape)
+                found[name] = wrap(value._array.astype(working).reshape(shape))  # a copy
             else:
                 found[name] = copy.deepcopy(value)
         return found
+
+    def _state_shape(self, p: Tensor) -> tuple[int, ...]:
+        """Return the shape in which steps compute: complex numbers are pairs, see `_step_one`."""
+        if p.dtype.numpy.char in "fd":
+            return tuple(p.shape)
+        shape = tuple(p.shape) or (1,)
+        return (*shape[:-1], 2 * shape[-1]) if p.dtype.is_complex else shape
+
+    def _check_state(self, p: Tensor, name: str, value: Tensor, shape: tuple[int, ...]) -> None:
+        scalar = value.numel() == 1 == math.prod(shape) and max(value.ndim, len(shape)) < 2
+        if tuple(value.shape) != shape and not scalar:
+            message = (
+                f"[{self._name}] argument 'state_dict': {name!r} has shape "
+                f"{list(value.shape)}, the parameter {list(p.shape)}."
+            )
+            raise ValueError(message)
 
     def __repr__(self) -> str:
         lines = []

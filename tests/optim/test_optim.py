@@ -329,10 +329,10 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
 def test_hooks_of_steps() -> None:
     p, seen = parameter(1), []
     optimizer = optim.SGD([p], 0.1)
-    stop = optimizer.register_step_pre_hook(lambda o: seen.append("before"))
-    optimizer.register_step_post_hook(lambda o: seen.append("after"))
+    stop = optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda o, args, kwargs: seen.append("after"))
     optimizer.step()
-    stop()
+    stop.remove()
     optimizer.step()
     assert seen == ["before", "after", "after"]
 
@@ -487,7 +487,7 @@ def test_one_cycle_goes_up_and_down() -> None:
     momenta = []
 
     def make(o: Any) -> Any:
-        o.register_step_pre_hook(lambda o: momenta.append(o.param_groups[0]["momentum"]))
+        o.register_step_pre_hook(lambda o, *_: momenta.append(o.param_groups[0]["momentum"]))
         return S.OneCycleLR(o, 1.0, 10)
 
     found = rates(make, 9)
