@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
+from tensorplay._device import device
 from tensorplay._dtype import named as dtype_named
 
 __all__ = [
@@ -217,12 +219,35 @@ def fits(value: Any, type_: SchemaType) -> bool:
     if value is None:
         return True
     if isinstance(value, list):
-        return type_.is_list and all(
-            isinstance(v, _KINDS[type_.base]) or (v is None and type_.list_of_optional)
-            for v in value
+        # A size of 1 says only that one value stands for a list, as for the dims of a reduction.
+        counted = type_.size is None or type_.size <= 1 or len(value) == type_.size
+        return (
+            type_.is_list
+            and counted
+            and all(_is_one(v, type_.base) or (v is None and type_.list_of_optional) for v in value)
         )
     # One value stands for a list of a declared size.
-    return isinstance(value, _KINDS[type_.base]) and (not type_.is_list or type_.size is not None)
+    return _is_one(value, type_.base) and (not type_.is_list or type_.size is not None)
+
+
+def _is_one(value: Any, base: str) -> bool:
+    if not isinstance(value, _KINDS[base]):
+        return False
+    return base not in _NAMES or _NAMES[base](value)
+
+
+def _names_a_device(text: str) -> bool:
+    try:
+        device(text)
+    except ValueError:
+        return False
+    return True
+
+
+_NAMES: Final[dict[str, Callable[[str], bool]]] = {
+    "Device": _names_a_device,
+    "Layout": "strided".__eq__,
+}
 
 
 class _Parser:

@@ -70,7 +70,10 @@ def defaults(draw: st.DrawFn, kind: SchemaType) -> Any:
     one = values[kind.base]
     if not kind.is_list:
         return draw(st.one_of(st.none(), one))
-    plural = st.lists(one) if kind.base != "Tensor" else st.just([])
+    exact = kind.size if kind.size is not None and kind.size > 1 else None
+    plural = st.lists(one, min_size=exact or 0, max_size=exact)
+    if kind.base == "Tensor":
+        plural = st.just([]) if exact is None else st.none()
     single = [one] if kind.size is not None else []
     return draw(st.one_of(st.none(), plural, *single))
 
@@ -190,6 +193,11 @@ def test_nan_is_a_default() -> None:
         ("f(str x=1) -> ()", "no value of str", "1"),
         ("f(bool x=1) -> ()", "no value of bool", "1"),
         ("f(int x=yes) -> ()", "unknown default 'yes'", "yes"),
+        ("f(int[2] x=[1, 2, 3]) -> ()", r"no value of int\[2\]", "[1"),
+        ("f(float[3]? x=[]) -> ()", r"no value of float\[3\]\?", "[]"),
+        ("f(Device d='nope') -> ()", "no value of Device", "'nope'"),
+        ("f(Device[] d=['cpu', 'cuda:x']) -> ()", r"no value of Device\[\]", "['cpu"),
+        ("f(Layout d='sparse') -> ()", "no value of Layout", "'sparse'"),
         ("f(ScalarType x=float33) -> ()", "unknown default 'float33'", "float33"),
         ("f(int[x] k) -> ()", "expected ']'", "x]"),
         ("f(int lambda) -> ()", "Python keyword", "lambda"),
