@@ -16,15 +16,20 @@ from tensorplay.autograd import grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.graph import AccumulateGrad, Node as HistoryNode, edge_of
 from tensorplay.autograd.inplace import CopySlices
-from tensorplay.compiler.guards import first_broken
+from tensorplay.compiler.guards import first_broken, undo
 from tensorplay.compiler.recorder import Input, Recorder, meta_of
 from tensorplay.compiler.traced import Step, TracedArray, traced
 from tensorplay.compiler.watch import CONSTANTS, Watch
 from tensorplay.func.trees import flatten, unflatten
+from tensorplay.graph.errors import GraphCaptureError
 from tensorplay.graph.node import Node
 from tensorplay.ops.node import PrimitiveNode
 
-__all__ = ["Captured", "Output", "Root", "capture", "capturing"]
+__all__ = ["AliasError", "Captured", "Output", "Root", "capture", "capturing"]
+
+
+class AliasError(GraphCaptureError):
+    """An argument is also read from outside: a matter of these very tensors."""
 
 
 class _State(threading.local):
@@ -167,6 +172,21 @@ def capture(
     for value in held:
         watch.add_argument(value)
     watch.add_function(function)
+    try:
+        return _run(function, leaves, given, structure, recorder, watch)
+    except BaseException:
+        undo(list(watch.guards.values()))
+        raise
+
+
+def _run(
+    function: Callable[..., Any],
+    leaves: Sequence[Any],
+    given: list[Any],
+    structure: Any,
+    recorder: Recorder,
+    watch: Watch,
+) -> Captured:
     args, kwargs = unflatten(structure, given)
     arrays = [x.stand_in._array for x in recorder.inputs]
     mode = grad_mode.state.enabled
@@ -195,6 +215,9 @@ def capture(
     if recorder.problem is not None:
         raise recorder.problem
     watch.settle()
+    if any(isinstance(x, Tensor) and id(x) in watch.tensors for x in leaves):
+        # It might ask whether they are one, and later calls may bring another argument.
+        raise AliasError("[compile] an argument is a tensor that the function also reads outside.")
     changed = first_broken(list(watch.guards.values()), [])
     if changed is not None:
         raise recorder.refuse(f"changes what it reads ({changed})")

@@ -73,13 +73,17 @@ class CompiledNode(Node):
         """Run the backward graph; recorded passes run the steps of the forward graph instead."""
         if self._inputs is None:
             raise RuntimeError(FREED)
+        missing = [
+            n for n, (g, spec) in enumerate(zip(grads, self.outputs, strict=True))
+            if spec is not None and g is None
+        ]  # fmt: skip
         given = [
             wrap(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype) if g is None else g
             for g, spec in zip(grads, self.outputs, strict=True)
             if spec is not None
         ]
         if grad_mode.state.enabled:
-            return self._apply_recorded(given)
+            return self._apply_recorded(given, missing)
         program = self._program
         arguments: list[Tensor] = []
         for kind, index in program.saved:
@@ -94,10 +98,19 @@ class CompiledNode(Node):
             if array.__class__ is np.ndarray and not array.flags.c_contiguous:
                 g = wrap(np.ascontiguousarray(array), g._dtype)  # noqa: PLW2901
             arguments.append(g)
-        results = iter(program.backward_call(arguments)(*arguments))
-        return [next(results) if there else None for there in program.given]
+        if missing:
+            first = len(program.saved)
+            call, given_inputs = program.backward_without(
+                arguments, tuple([first + n for n in missing])
+            )
+        else:
+            call, given_inputs = program.backward_call(arguments), program.given
+        results = iter(call(*arguments))
+        return [next(results) if there else None for there in given_inputs]
 
-    def _apply_recorded(self, given: list[Tensor]) -> Sequence[Tensor | None]:
+    def _apply_recorded(
+        self, given: list[Tensor], missing: Sequence[int]
+    ) -> Sequence[Tensor | None]:
         program = self._program
         if program.has_effects or program.condition_count:
             raise RuntimeError(
@@ -112,8 +125,8 @@ class CompiledNode(Node):
         roots = Interpreter(program.forward).run(*[twins.get(id(x), x) for x in inputs])
         starts = [
             (edge, g)
-            for number, g in zip(program.differentiable, given, strict=True)
-            if (edge := edge_of(roots[number])) is not None
+            for n, (number, g) in enumerate(zip(program.differentiable, given, strict=True))
+            if n not in missing and (edge := edge_of(roots[number])) is not None
         ]
         edges = [edge_of(twins[id(x)]) for x in wanted]
         return run_backward(

@@ -18,7 +18,7 @@ from tensorplay._detours import detours, watching
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.compiler import config
-from tensorplay.compiler.capture import Captured, Output, capture
+from tensorplay.compiler.capture import AliasError, Captured, Output, capture
 from tensorplay.compiler.derivative import CompiledNode
 from tensorplay.compiler.guards import first_broken, guard_function
 from tensorplay.compiler.program import Family, Program, signature
@@ -85,6 +85,8 @@ class Binding:
                 self.sources.append(("fixed", len(self.fixed)))
                 self.fixed.append((len(self.fixed), x.tensor))
         self.guard, self.guard_text = guard_function(self.guards, self.live)
+        live = {id(g.value) for g in self.live}
+        self.outside = {i for i in captured.watch.tensors if i not in live}
         self.fixed_facts = [_facts(t) for _, t in self.fixed]
         self.outputs = captured.outputs
         self.structure = captured.structure
@@ -117,6 +119,10 @@ class Binding:
         live = self.guard()
         if live is None:
             return None
+        if live or self.outside:
+            given = {id(leaves[i]) for i in self.only_leaves}
+            if not (given.isdisjoint(self.outside) and given.isdisjoint(map(id, live))):
+                return None  # an argument is also read from outside
         if self.in_order:
             flat = [leaves[i] for i in self.only_leaves]
         else:
@@ -139,6 +145,18 @@ class Binding:
                 if j != i and np.may_share_memory(mine, other._array):
                     return True
         return False
+
+    def decides(self, flat: list[Tensor]) -> bool:
+        """Tell whether Python decides as in the capture, before something happens for good."""
+        check = self.program.check
+        if check is None:
+            return True
+        try:
+            with grad_mode.no_grad():
+                values = check(*flat)
+        except Exception:  # noqa: BLE001 - what it would have decided otherwise is unknown
+            return False
+        return all(_equal(v._array, c) for v, c in zip(values, self.conditions, strict=True))
 
     def run(self, flat: list[Tensor]) -> Any:
         """Run the program on the inputs of the graph; `_MISS` if Python would decide otherwise."""
@@ -352,7 +370,9 @@ class CompiledFunction:
                 flat = binding.tensors(leaves)
                 if flat is None:
                     continue
-                if not binding.conditions:
+                if not binding.conditions or binding.program.check is not None:
+                    if not binding.decides(flat):
+                        continue
                     binding.hits += 1
                     return binding.run(flat)
                 try:
@@ -380,7 +400,7 @@ class CompiledFunction:
     def _new(self, key: Any, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> Any:
         """Capture the call, or run it eagerly if that is known to fail."""
         with self._lock:
-            reason = self._reasons.get(key)
+            reason = self._reasons.get(key) or self._reasons.get(_these(key, leaves))
             if reason is None and not self._families and len(self._reasons) >= MOST_FAILURES:
                 reason = next(reversed(self._reasons.values()))
             if reason is None and (self._limit_hit or len(self._bindings) > config.most_shapes):
@@ -410,6 +430,8 @@ class CompiledFunction:
             captured = capture(
                 self._function, leaves, structure, self._leaf_names(leaves), held=self._held
             )
+        except AliasError as error:
+            return None, self._give_up(_these(key, leaves), str(error), error)
         except GraphCaptureError as error:
             return None, self._give_up(key, str(error), error)
         except Exception as error:
@@ -502,6 +524,8 @@ class CompiledFunction:
                 where = "" if line is None else f" (called at {line})"
                 raise GraphCaptureError(f"[compile] fullgraph: {reason}{where}")
             raise RuntimeError(f"[compile] strict_native: {reason}")
+        if len(self._reasons) > config.most_shapes:
+            self._reasons.clear()
         self._reasons[key] = reason
         if not any(e.reason == reason for e in self._events):
             self._events.append(Event("break", reason, 0.0))
@@ -585,6 +609,11 @@ class CompiledFunction:
         """Forget all programs."""
         with self._lock:
             self._reset()
+
+
+def _these(key: Any, leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a key for calls with these very tensors."""
+    return ("these", key, tuple([id(x) for x in leaves if isinstance(x, Tensor)]))
 
 
 _SCALARS: Final = frozenset({int, float, bool, str, type(None), complex})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -11,7 +12,7 @@ import numpy as np
 from tensorplay._tensor import Tensor
 from tensorplay.compiler.watch import CONSTANTS, Guard
 
-__all__ = ["first_broken", "guard_function", "same"]
+__all__ = ["first_broken", "guard_function", "same", "undo"]
 
 #: What a guard returns where the world has changed.
 MISS: Final = None
@@ -63,6 +64,38 @@ def holds(guard: Guard) -> bool:
         return same(_fetch(guard), guard.value)
     except (KeyError, AttributeError, ValueError, IndexError):
         return False
+
+
+def undo(guards: Sequence[Guard]) -> None:
+    """Put back what a run changed of what its guards had seen: the function will run again."""
+    for guard in sorted(guards, key=lambda g: g.kind != "content"):  # lengths before items
+        if not holds(guard):
+            # What is gone altogether, or cannot be written, was not changed by storing into it.
+            with contextlib.suppress(KeyError, IndexError, TypeError, ValueError):
+                _put_back(guard)
+
+
+def _put_back(guard: Guard) -> None:
+    holder, value = guard.holder, guard.value
+    if guard.kind in {"global", "item"}:
+        holder[guard.key] = value
+    elif guard.kind == "free":
+        holder.cell_contents = value
+    elif guard.kind == "missing":
+        del holder[guard.key]
+    elif guard.kind == "attribute":
+        vars(holder)[guard.key] = value
+    elif isinstance(holder, np.ndarray):
+        shape, dtype, content = value
+        holder[...] = np.frombuffer(content, dtype).reshape(shape)
+    elif isinstance(holder, list):
+        holder[:] = value
+    elif isinstance(holder, dict):
+        holder.clear()
+        holder.update(zip(*value, strict=True))
+    elif isinstance(holder, set):
+        holder.clear()
+        holder.update(value)
 
 
 def first_broken(guards: Sequence[Guard], live: Sequence[Guard]) -> str | None:

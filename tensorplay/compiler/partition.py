@@ -11,6 +11,7 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tensorplay._creation import zeros
 from tensorplay.compiler.capture import Captured
 from tensorplay.graph.effects import write
 from tensorplay.graph.graph import Graph
@@ -21,7 +22,7 @@ from tensorplay.ops.operator import OPERATORS, Operator
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Parts", "partition"]
+__all__ = ["Parts", "checks", "owned", "partition", "without"]
 
 #: Operators that cost little beside reading their arguments.
 _CHEAP: Final = frozenset({
@@ -178,6 +179,8 @@ def _backward_graph(
     for node in (*kept, *tangents):
         made = graph.placeholder(node.name)
         made.meta = dict(node.meta)
+        if node in tangents:
+            made.meta["tangent"] = True
         known[node] = made
     needed: set[Node] = set()
     stack = list(gradients) + [n for n in late if n.op == "call_function" and is_effect(n)]
@@ -192,6 +195,79 @@ def _backward_graph(
             known[node] = graph.node_copy(node, known.__getitem__)
     graph.output(tuple(owned(graph, [known[g] for g in gradients])))
     return graph
+
+
+def without(graph: Graph, missing: Iterable[int]) -> tuple[Graph, list[bool], bool]:
+    """Return a backward graph for results some of which have no gradient.
+
+    A backward graph is linear in the gradients that it gets: what depends on missing ones alone is
+    no gradient at all, and is not computed, since zero times infinity is NaN.
+
+    Parameters
+    ----------
+    graph
+        The whole backward graph.
+    missing
+        Which of its placeholders get nothing.
+
+    Returns
+    -------
+    Graph
+        Takes what `graph` takes.
+    list of bool
+        Which of its results there are still.
+    bool
+        Whether it holds for the sizes of `graph` only.
+    """
+    placeholders = graph.find_nodes(op="placeholder")
+    absent = {placeholders[i] for i in missing}
+    tangents = {n for n in placeholders if n.meta.get("tangent")}
+    here = tangents - absent
+    for node in graph.nodes:  # in order: absent is what has absent ancestors and no others
+        if node.op != "call_function":
+            continue
+        if any(n in here for n in node.all_input_nodes):
+            here.add(node)
+        elif any(n in absent for n in node.all_input_nodes):
+            absent.add(node)
+    made = Graph()
+    known: dict[Node, Node] = {}
+    sized = False
+
+    def needed(node: Node) -> Node:
+        nonlocal sized
+        if node in known:
+            return known[node]
+        value = node.meta["val"]
+        shape = tuple(value._array.shape)
+        sized = sized or bool(shape)
+        zero = known[node] = made.call_function(zeros, (shape,), {"dtype": value._dtype})
+        zero.meta["val"] = value
+        return zero
+
+    for node in graph.nodes:
+        if node.op == "placeholder" or (node.op != "output" and node not in absent):
+            one = _other_addend(node, absent)
+            known[node] = known[one] if one is not None else made.node_copy(node, needed)
+    results = graph.output_node().args[0]
+    there = [r not in absent for r in results]
+    made.output(tuple(owned(made, [known[r] for r in results if r not in absent])))
+    made.eliminate_dead_code()
+    return made, there, sized
+
+
+def _other_addend(node: Node, absent: set[Node]) -> Node | None:
+    """Return the one addend of a sum that is there, if that is all of the sum."""
+    if node.target is not OPERATORS["add"] or len(node.args) != 2 or node.kwargs:
+        return None
+    one, two = node.args
+    if one in absent:
+        one, two = two, one
+    if not isinstance(one, Node) or two not in absent or one in absent:
+        return None
+    mine, its = node.meta["val"], one.meta["val"]
+    same = mine._dtype is its._dtype and mine._array.shape == its._array.shape
+    return one if same else None
 
 
 def _forward_graph(
@@ -240,6 +316,22 @@ def _forward_graph(
         node.meta["val"] = destination.meta["val"]
     graph.output((*results, *tests, *extra))
     return graph, saved
+
+
+def checks(captured: Captured) -> Graph:
+    """Return the graph of the conditions alone, on the inputs of the whole."""
+    conditions = [c.node for c in captured.recorder.conditions]
+    needed = _ancestors(conditions)
+    graph = Graph()
+    known: dict[Node, Node] = {}
+    for x in captured.inputs:
+        known[x.node] = graph.placeholder(x.node.name)
+        known[x.node].meta = dict(x.node.meta)
+    for node in captured.recorder.graph.nodes:
+        if node in needed and node not in known:
+            known[node] = graph.node_copy(node, known.__getitem__)
+    graph.output(tuple([known[c] for c in conditions]))
+    return graph
 
 
 def _copy(graph: Graph, node: Node) -> Node:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.compiler.capture import Captured
-from tensorplay.compiler.partition import Parts, owned, partition
+from tensorplay.compiler.partition import Parts, checks, owned, partition, without
 from tensorplay.graph.effects import write_part
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.graph_module import GraphModule
@@ -75,10 +75,51 @@ class Program:
             (n.meta["val"]._array.size for n in graph.nodes
              if isinstance(n.meta.get("val"), Tensor)), default=0,
         )  # fmt: skip
+        #: Gives the conditions alone, where a run that is given up would leave something behind.
+        self.check: Callable[..., Any] | None = None
+        if self.condition_count and any(
+            n.op == "call_function" and is_effect(n) for n in parts.forward.nodes
+        ):
+            self.check = GraphModule(constants, checks(captured), "Check").forward
         self._lock = threading.Lock()
         self._backward_call: Callable[..., Any] | None = None
+        self._constants = constants
+        self._partial: dict[Any, tuple[Callable[..., Any], list[bool]]] = {}
         with grad_mode.no_grad():
             self.call = backend(self.forward, list(examples), **keywords)
+
+    def backward_without(
+        self, examples: Sequence[Tensor], missing: tuple[int, ...]
+    ) -> tuple[Callable[..., Any], list[bool]]:
+        """Return the backward function for results some of which have no gradient.
+
+        Parameters
+        ----------
+        examples
+            Its arguments, zeros in place of what is missing.
+        missing
+            Which of them are.
+
+        Returns
+        -------
+        callable
+            Takes all of `examples`.
+        list of bool
+            Which of the wanted inputs have a gradient.
+        """
+        shapes = tuple([x._array.shape for x in examples])
+        with self._lock:
+            found = self._partial.get(missing) or self._partial.get((missing, shapes))
+            if found is None:
+                assert self.backward is not None  # noqa: S101 - there are gradients
+                graph, there, sized = without(self.backward.graph, missing)
+                module = GraphModule(dict(self._constants), graph, "Backward")
+                with grad_mode.no_grad():
+                    call = self._backend(module, list(examples), **self._keywords)
+                kept = iter(there)
+                found = call, [given and next(kept) for given in self.given]
+                self._partial[(missing, shapes) if sized else missing] = found
+        return found
 
     def backward_call(self, examples: Sequence[Tensor]) -> Callable[..., Any]:
         """Return the backward function, which is made when it is first needed."""

@@ -379,3 +379,14 @@ def test_a_function_that_never_succeeds_is_not_tried_for_ever() -> None:
     assert report.eager_calls == 30
     assert len(report.events) == 1
     assert tried == [False] * 30
+
+
+def test_random_numbers_beside_a_branch_are_drawn_once(backend) -> None:
+    def function(x):
+        return x + tp.rand(3) if x.sum() > 0 else x - tp.rand(3)
+
+    found = []
+    for f in (function, tp.compile(function, backend=backend)):
+        tp.manual_seed(0)
+        found.append([f(sign * tp.ones(3)) for sign in (1, -1, 1, -1)] + [tp.rand(2)])
+    close(found[1], found[0])

@@ -206,3 +206,27 @@ def test_backward_inside_is_left_to_eager() -> None:
     f(x)
     assert x.grad.tolist() == [2, 2]
     assert "backward()" in f.report().breaks[0]
+
+
+def test_results_without_a_gradient_give_none(backend) -> None:
+    def function(a, b, c):
+        shared = a.sin()
+        return shared * 2, b * 3 + shared.log() * 0, (shared + b.sum()) * c
+
+    for used in ((0,), (1,), (2,), (0, 2), (0, 1)):
+        found = []
+        for f in (function, tp.compile(function, backend=backend)):
+            leaves = [tp.tensor([0.0, 1.0], requires_grad=True) for _ in range(3)]
+            out = f(*leaves)
+            sum(out[i].sum() for i in used).backward()
+            found.append([x.grad for x in leaves])
+        close(found[1], found[0])
+
+
+def test_gradients_of_gradients_of_one_of_several_results(backend) -> None:
+    f = tp.compile(lambda a, b: (a**3, b**2), backend=backend)
+    a, b = (tp.full((2,), 2.0, requires_grad=True) for _ in range(2))
+    first = tp.autograd.grad(f(a, b)[0].sum(), (a, b), create_graph=True, allow_unused=True)
+    assert first[1] is None
+    first[0].sum().backward()
+    assert a.grad.tolist() == [12, 12]

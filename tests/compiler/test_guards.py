@@ -17,6 +17,7 @@ TABLE = {"a": 1.0, "b": [1.0, 2.0]}
 WEIGHT = tp.ones(1)
 NUMBERS = np.array([1.0, 2.0])
 COUNT = 0
+TALLY: dict[str, object] = {}
 LOG: list[int] = []
 settings = types.SimpleNamespace(scale=2.0, inner=types.SimpleNamespace(bias=1.0))
 
@@ -342,3 +343,48 @@ def test_a_tensor_that_no_guard_finds_is_refused() -> None:
     assert f(one()).item() == 1
     held.fill_(2)
     assert f(one()).item() == 2
+
+
+def test_an_argument_that_is_also_read_from_outside() -> None:
+    f = tp.compile(lambda x: x + WEIGHT * 10 if x is not WEIGHT else x * 3, backend="interpreter")
+    with tp.no_grad():
+        start, other = WEIGHT.item(), tp.full(WEIGHT.shape, 5.0)
+        for _ in range(2):
+            assert f(WEIGHT).tolist() == [3 * start] * len(WEIGHT)
+            assert f(other).tolist() == [5 + 10 * start] * len(WEIGHT)
+
+
+def test_an_argument_that_is_in_a_list_outside() -> None:
+    known = [tp.ones(1)]
+    f = tp.compile(lambda x: x * 2 if any(x is t for t in known) else x * 3, backend="interpreter")
+    for _ in range(2):
+        assert f(one()).item() == 3
+        assert f(known[0]).item() == 2
+
+
+def change_item(x):
+    TALLY["list"][0] += 1
+    TALLY["n"] += 1
+    return x * TALLY["n"]
+
+
+def change_by_variables(x):
+    held, table, numbers, array = (TALLY[k] for k in ("list", "dict", "set", "array"))
+    held.append(1)
+    table[len(table)] = x
+    numbers.add(len(numbers))
+    array += 1
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [change_item, change_by_variables])
+def test_changes_found_after_the_run_happen_once(function, monkeypatch) -> None:
+    found = []
+    for f in (function, tp.compile(function, backend="interpreter")):
+        tally = {"n": 0, "list": [0], "dict": {}, "set": set(), "array": np.zeros(2)}
+        monkeypatch.setitem(globals(), "TALLY", tally)
+        out = [f(one()).item() for _ in range(3)]
+        counts = [tally["n"], tally["list"], len(tally["dict"]), tally["set"]]
+        found.append((out, counts, tally["array"].tolist()))
+    assert found[0] == found[1]
+    assert all(type(x) is tp.Tensor for x in tally["dict"].values())
