@@ -246,7 +246,7 @@ def _names_a_device(text: str) -> bool:
 
 _NAMES: Final[dict[str, Callable[[str], bool]]] = {
     "Device": _names_a_device,
-    "Layout": "strided".__eq__,
+    "Layout": lambda text: text == "strided",
 }
 
 

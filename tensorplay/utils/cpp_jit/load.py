@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import sys
+import tempfile
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -281,14 +282,39 @@ def _open(path: Path, *, private: bool, **kwargs: Any) -> Any:
         _native.core.park_threads_at_exit()
     if private and sys.platform != "win32":
         root = path.parent.parent.parent / "tmp"
-        copy = root / f"load-{os.getpid()}-{secrets.token_hex(6)}{path.suffix}"
-        try:
+        with contextlib.suppress(OSError):
+            # A cache that cannot be written to: its files cannot be damaged by us either.
             root.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-            return ffi.load_module(copy, **kwargs)
-        except OSError:
-            pass  # a cache that cannot be written to: its files cannot be damaged by us either
-        finally:
-            with contextlib.suppress(OSError):
-                copy.unlink()
-    return ffi.load_module(path, **kwargs)
+            return _open_copy(path, root if _named(root) else Path(tempfile.gettempdir()), kwargs)
+    named = _named(path)
+    if named is None:
+        return _open_copy(path, Path(tempfile.gettempdir()), kwargs)
+    return ffi.load_module(named, **kwargs)
+
+
+def _open_copy(path: Path, folder: Path, options: Mapping[str, Any]) -> Any:
+    copy = folder / f"load-{os.getpid()}-{secrets.token_hex(6)}{path.suffix}"
+    try:
+        shutil.copyfile(path, copy)
+        named = _named(copy)
+        if named is None:
+            raise RuntimeError(
+                f"[load] expected a folder for temporary files whose name is UTF-8, got {folder}. "
+                "Set the environment variable TMPDIR to another one."
+            )
+        return engine().load_module(named, **options)
+    finally:
+        with contextlib.suppress(OSError):
+            copy.unlink()
+
+
+def _named(path: Path) -> str | None:
+    """Return a path as the engine takes it, or None where it cannot: its text becomes UTF-8.
+
+    Python reads names of files in the encoding of the locale, such as ASCII, and keeps bytes that
+    are none of it in a form of its own.
+    """
+    try:
+        return os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
+        return None

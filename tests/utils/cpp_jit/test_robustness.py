@@ -309,6 +309,30 @@ def test_spaces_and_accents_everywhere(tmp_path, monkeypatch):
         cpp_jit.build_source("x", cpp_jit.Source("int64_t f() { return y; }", "cellule n° 3"))
 
 
+@pytest.mark.parametrize(
+    ("folder", "locale"), [("accentué ü".encode(), "C"), ("été".encode("latin-1"), "C.UTF-8")]
+)
+def test_names_of_folders_that_are_no_text_in_the_locale(tmp_path, folder, locale):
+    cache = tmp_path / os.fsdecode(folder)
+    try:
+        cache.mkdir()
+    except OSError as error:
+        pytest.skip(f"names of files are text here: {error}")
+    code = (
+        "import pathlib, shutil; from tensorplay.utils import cpp_jit\n"
+        "m = cpp_jit.load_inline('m', cpp_sources='int64_t f() { return 3; }', functions='f')\n"
+        "own = pathlib.Path(m.__file__).parents[2] / 'own.so'\n"
+        "shutil.copy(m.__file__, own)\n"
+        "assert m.f() == cpp_jit.load_module(m.__file__).f() == cpp_jit.load_module(own).f() == 3"
+    )
+    names = {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = {**os.environ, **names, "TENSORPLAY_CACHE_DIR": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
+
+
 def test_a_tensor_that_outlives_the_interpreter_ends_nothing():
     code = """
 import atexit, sys
