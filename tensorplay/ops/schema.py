@@ -244,7 +244,7 @@ def _names_a_device(text: str) -> bool:
     return True
 
 
-_NAMES: Final[dict[str, Callable[[str], bool]]] = {
+_NAMES: Final[dict[str, Callable[[Any], bool]]] = {
     "Device": _names_a_device,
     "Layout": lambda text: text == "strided",
 }
