@@ -77,7 +77,8 @@ def main() -> None:
             sys.stdout.flush()
             return seconds
 
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        clone_command = [shutil.which("git") or "git", "clone", "--quiet", str(ROOT), str(clone)]
+        subprocess.run(clone_command, check=True)
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
         pip = venv / "bin" / "pip"
         step("install", pip, "install", "--quiet", "-r", "binder/requirements.txt")

@@ -8,9 +8,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat import NotebookNode
-from playwright.sync_api import expect
+from nbformat.v4 import new_code_cell, new_notebook
+from playwright.sync_api import FloatRect, expect
 
-from tests.notebook.lab import LabBrowser, NotebookTab
+from tests.notebook.lab import LabBrowser, NotebookTab, artifacts_folder
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -60,3 +61,34 @@ def take_screenshots(tab: NotebookTab, notebook: NotebookNode, name: str) -> Non
         tab.screenshot(f"{name}-report-{number}")
     tab.cell(len(notebook.cells) - 1).scroll_into_view_if_needed()
     tab.screenshot(f"{name}-end")
+
+
+def test_picture_for_the_readme(lab: LabBrowser) -> None:
+    """`docs/report.png` is this test's screenshot: a cell whose derivative is off by a factor."""
+    source = """\
+%%tpkernel
+/*---
+op: mylib::softplus(Tensor x, float beta=2.0) -> Tensor
+derivatives:
+  x: grad * beta * sigmoid(beta * x)
+---*/
+template <typename T>
+void softplus(tp::In<T> x, double beta, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i)
+    out[i] = std::log1p(std::exp(beta * x[i])) / beta;
+}"""
+    cells = [new_code_cell("%load_ext tensorplay"), new_code_cell(source)]
+    with lab.open(new_notebook(cells=cells), fresh=True) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        expect(report.get_by_role("tab", name="Gradcheck")).to_be_visible()
+        expect(report).to_contain_text("analytical is 2.00 x numerical")
+        folder = artifacts_folder()
+        if folder is not None:
+            tab.page.set_viewport_size({"width": 1100, "height": 1100})
+            box = tab.cell(1).bounding_box()
+            assert box is not None
+            clip = FloatRect(x=box["x"], y=box["y"], width=box["width"], height=760)
+            tab.page.screenshot(path=folder / "report.png", clip=clip)
+            tab.page.set_viewport_size({"width": 1280, "height": 1000})
+        assert tab.problems == []
