@@ -161,7 +161,7 @@ def _validation(
     base = preferred_dtypes(spec)
     for group in _groups(spec):
         names = [a.name for a in group]
-        for dtype in (n for n, cpp in DTYPES.items() if cpp or n == "bfloat16"):
+        for dtype in DTYPES:
             for device in ("cpu", "meta"):
                 dtypes = {**base, **dict.fromkeys(names, dtype)}
                 progress(f"validation of {spec.name} with {', '.join(names)} {dtype} on {device}")

@@ -38,6 +38,8 @@ def preamble(spec: CellSpec, macros: Iterable[str] = ()) -> str:
     """
     lines = ["#include <tensorplay/kernel.h>"]
     dtypes = {d for k in spec.kernels for a in k.arguments for d in a.dtypes}
+    if "bfloat16" in dtypes:
+        lines.append("#include <tensorplay/bfloat16.h>")
     if any(d.startswith("complex") for d in dtypes):
         lines.append("#include <complex>")
     for macro in macros:
@@ -209,7 +211,7 @@ def _arguments(kernel: KernelSpec, instance: Mapping[str, str]) -> str:
             continue
         bare = bare_type(argument.cpp_type)
         target = DTYPES[instance[bare]] if bare in instance else bare
-        if bare not in instance and bare in CPP_TO_DTYPE and DTYPES.get(CPP_TO_DTYPE[bare]):
+        if bare not in instance and bare in CPP_TO_DTYPE:
             target = bare
         texts.append(f"static_cast<{target}>(tp_arg_{argument.kind}(args[{position}]))")
     return ", ".join(texts)

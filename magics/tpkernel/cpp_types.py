@@ -20,6 +20,8 @@ CPP_TO_DTYPE: Mapping[str, str] = {
     "float": "float32",
     "double": "float64",
     "_Float16": "float16",
+    "tp::bfloat16": "bfloat16",
+    "bfloat16": "bfloat16",  # where the cell says using namespace tp
     "char": "int8",
     "signed char": "int8",
     "unsigned char": "uint8",

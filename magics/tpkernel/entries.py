@@ -415,10 +415,9 @@ class EntryReader:
     def dtype_name(self, value: Any, key: str) -> str:
         """Check the name of a dtype."""
         name = str(value).removeprefix("tp.").removeprefix("tensorplay.")
-        if not DTYPES.get(name):
-            known = [n for n, cpp in DTYPES.items() if cpp]
+        if name not in DTYPES:
             message = (
-                f"unknown dtype '{value}'{did_you_mean(name, known)} Dtypes: {', '.join(known)}."
+                f"unknown dtype '{value}'{did_you_mean(name, DTYPES)} Dtypes: {', '.join(DTYPES)}."
             )
             raise self.error(message, key)
         return name

@@ -15,7 +15,7 @@ __all__ = ["InputRules"]
 
 _CASTS = {
     "bool": ".bool()", "int16": ".short()", "int32": ".int()", "int64": ".long()",
-    "float16": ".half()", "float32": ".float()", "float64": ".double()",
+    "float16": ".half()", "bfloat16": ".bfloat16()", "float32": ".float()", "float64": ".double()",
 }  # fmt: skip
 
 

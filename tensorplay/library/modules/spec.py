@@ -39,7 +39,7 @@ DTYPES: Mapping[str, str] = {
     "uint64": "uint64_t",
     "int64": "int64_t",
     "float16": "_Float16",
-    "bfloat16": "",
+    "bfloat16": "tp::bfloat16",
     "float32": "float",
     "float64": "double",
     "complex64": "std::complex<float>",

@@ -15,7 +15,7 @@ const char* const kDtypeNames[TP_DTYPE_COUNT] = {
 // The method that casts to a dtype, where tensors have a short one.
 const char* const kCasts[TP_DTYPE_COUNT] = {
     ".bool()", nullptr, nullptr, nullptr,  ".short()", nullptr, ".int()", nullptr,
-    ".long()", ".half()", nullptr, ".float()", ".double()", nullptr, nullptr};
+    ".long()", ".half()", ".bfloat16()", ".float()", ".double()", nullptr, nullptr};
 
 int32_t dtype_code(DLDataType t) {
   if (t.lanes != 1) return -1;
@@ -323,7 +323,7 @@ bool holds(int32_t dtype, const TVMFFIAny& value) {
     case TP_DTYPE_UINT64: bits = 64, is_signed = false; break;
     case TP_DTYPE_INT64: bits = 64; break;
     case TP_DTYPE_FLOAT16: return !std::isfinite(number) || std::fabs(number) < 65520.0;
-    case TP_DTYPE_BFLOAT16:
+    case TP_DTYPE_BFLOAT16: return !std::isfinite(number) || std::fabs(number) < 0x1.ffp+127;
     case TP_DTYPE_FLOAT32:
     case TP_DTYPE_COMPLEX64:
       return !std::isfinite(number) || std::isfinite(static_cast<float>(number));
