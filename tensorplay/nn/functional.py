@@ -243,7 +243,10 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         raise ValueError(message)
     if slopes > 1:
         weight = weight.reshape((1, slopes) + (1,) * (input.ndim - 2))
-    return relu(input) - weight * relu(-input)
+    elif not input.ndim:
+        weight = weight.reshape(())
+    # At 0 the slope is the weight.
+    return relu(input) + weight * input.masked_fill(input > 0, 0)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
@@ -294,7 +297,8 @@ def _dropout_channels(
         raise ValueError(message)
     if not training:
         return _dropout(x, p, False)
-    mask = _tp.ones(tuple(x.shape[: x.ndim - spatial]) + (1,) * spatial, dtype=x.dtype)
+    shape = tuple(x.shape[: x.ndim - spatial]) + (1,) * spatial
+    mask = _tp.ones(shape, dtype=x.dtype, device=x.device)
     return x * _dropout(mask, p, True, generator=generator)
 
 
@@ -417,7 +421,7 @@ def batch_norm(
 def _move(
     running: Tensor | None, new: Tensor, x: Tensor, momentum: float, name: str, factor: float
 ) -> None:
-    if running is None:
+    if running is None or not x.numel():  # nothing was seen
         return
     _along_channels("batch_norm", name, x, running)
     with _tp.no_grad():
@@ -461,27 +465,58 @@ def group_norm(
             f"channels, got {num_groups}."
         )
         raise ValueError(message)
-    grouped = input.reshape((input.shape[0], num_groups, -1))
+    size = math.prod(input.shape[1:]) // num_groups
+    grouped = input.reshape((input.shape[0], num_groups, size))
     normal = layer_norm(grouped, (grouped.shape[-1],), eps=eps)
     return _affine("group_norm", input, normal.reshape(input.shape), weight, bias)
 
 
 def instance_norm(
-    input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Normalise each channel of each sample of `input`, shape (N, C, …).
+
+    Parameters
+    ----------
+    input
+        Shape (N, C, …).
+    running_mean, running_var
+        Statistics of shape (C,), used without `use_input_stats`; with it they move by `momentum`
+        towards the means, over the samples, of mean and unbiased variance.
+    weight, bias
+        Scale and shift of each channel, shape (C,).
+    use_input_stats
+        Whether the statistics are those of each sample.
+    momentum
+        Share of the input in the new running statistics.
+    eps
+        Added to the variance.
 
     Raises
     ------
     ValueError
-        Fewer than three dimensions, or one value per channel.
+        Fewer than three dimensions, one value per channel, no running statistics where they are
+        needed, or shapes other than (C,).
     """
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if input.ndim < 3 or math.prod(input.shape[2:]) == 1:
         message = (
             "[instance_norm] argument 'input': expected (N, C, …) with more than 1 value per "
             f"channel, got {list(input.shape)}."
         )
         raise ValueError(message)
+    if running_mean is not None or running_var is not None:
+        samples = input.detach().flatten(2)
+        _move(running_mean, samples.mean(2).mean(0), input, momentum, "running_mean", 1.0)
+        _move(running_var, samples.var(2).mean(0), input, momentum, "running_var", 1.0)
     normal = group_norm(input, max(1, input.shape[1]), eps=eps)
     return _affine("instance_norm", input, normal, weight, bias)
 

@@ -241,9 +241,19 @@ def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Any, reduction: str
             "[binary_cross_entropy] argument 'input': all elements of input should be between 0 "
             "and 1. Use binary_cross_entropy_with_logits for numbers that are not probabilities."
         )
+    # The derivative is (x - t)/(x(1 - x)), the denominator at least `least`: where probabilities
+    # are all but 0 or 1, that of logarithms would be infinite, and NaN where the target agrees.
+    x = x if x.is_floating_point() else x.float()
+    least = max(1e-12, _dtype.finfo(x.dtype).tiny)
+    certain = x.detach() * (1 - x.detach()) < least
+    inner = x.masked_fill(certain, 0.5)
+    loss: Any = -(target * inner.log() + (1 - target) * (1 - inner).log())
     # A logarithm of -100 stands for that of 0, so that one certain mistake is no infinity.
-    first, second = (p.log().clamp(min=-100) for p in (x, 1 - x))
-    loss: Any = -(target * first + (1 - target) * second)
+    fixed = x.detach()
+    first, second = (p.log().clamp(min=-100) for p in (fixed, 1 - fixed))
+    slope = (fixed - target.detach()) * (1 / least)
+    edge = -(target * first + (1 - target) * second) + (x - fixed) * slope
+    loss = loss.masked_fill(certain, 0) + edge.masked_fill(~certain, 0)
     return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
 
 

@@ -353,7 +353,7 @@ def _adaptive_max(name: str, n: int) -> Any:
             part = x
             for d, (start, stop) in enumerate(window):
                 part = part.narrow(len(lead) + d, start, stop - start)
-            largest, place = part.reshape((*lead, -1)).max(-1)
+            largest, place = part.flatten(-n).max(-1)
             values.append(largest)
             # From the place in the window to that in the channel, the last dimension first.
             flat, step = 0, 1

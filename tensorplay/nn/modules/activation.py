@@ -1,4 +1,8 @@
-"""Activations as modules."""
+"""Activations as modules.
+
+With ``inplace=True``, where a constructor has it, the input is written over. That saves no memory
+here; it is for models that were written so.
+"""
 
 from __future__ import annotations
 
@@ -41,25 +45,40 @@ __all__ = [
 ]
 
 
+def in_place(function: Callable[..., Tensor], input: Tensor, **options: Any) -> Tensor:
+    """Write the result of a function over its input, and return that.
+
+    The function gets a copy, which its derivative may remember.
+    """
+    return input.copy_(function(input.clone(), **options))
+
+
 class _Activation(Module):
     """Calls one function with the options that the constructor was given."""
 
     _function: Callable[..., Tensor]
     _options: tuple[str, ...] = ()
+    inplace: bool = False
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, inplace: bool = False, **options: Any) -> None:
         super().__init__()
+        if inplace:
+            self.inplace = True
         self._options = tuple(options)
         for name, value in options.items():
             setattr(self, name, value)
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.inplace:
+            options = {name: getattr(self, name) for name in self._options}
+            return in_place(self._function, input, **options)
         if self._options:
             return self._function(input, **{name: getattr(self, name) for name in self._options})
         return self._function(input)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)
+        names = (*self._options, "inplace") if self.inplace else self._options
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 class ReLU(_Activation):
@@ -67,8 +86,8 @@ class ReLU(_Activation):
 
     _function = staticmethod(F.relu)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(inplace=inplace)
 
 
 class ReLU6(_Activation):
@@ -76,8 +95,8 @@ class ReLU6(_Activation):
 
     _function = staticmethod(F.relu6)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(inplace=inplace)
 
 
 class Sigmoid(_Activation):
@@ -103,8 +122,8 @@ class SiLU(_Activation):
 
     _function = staticmethod(F.silu)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(inplace=inplace)
 
 
 class Mish(_Activation):
@@ -112,8 +131,8 @@ class Mish(_Activation):
 
     _function = staticmethod(F.mish)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(inplace=inplace)
 
 
 class SELU(_Activation):
@@ -121,8 +140,8 @@ class SELU(_Activation):
 
     _function = staticmethod(F.selu)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(inplace=inplace)
 
 
 class Hardsigmoid(_Activation):
@@ -130,8 +149,8 @@ class Hardsigmoid(_Activation):
 
     _function = staticmethod(F.hardsigmoid)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(inplace=inplace)
 
 
 class Hardswish(_Activation):
@@ -139,8 +158,8 @@ class Hardswish(_Activation):
 
     _function = staticmethod(F.hardswish)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(inplace=inplace)
 
 
 class LogSigmoid(_Activation):
@@ -184,8 +203,8 @@ class ELU(_Activation):
 
     _function = staticmethod(F.elu)
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__(alpha=alpha)
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(alpha=alpha, inplace=inplace)
 
 
 class CELU(_Activation):
@@ -193,8 +212,8 @@ class CELU(_Activation):
 
     _function = staticmethod(F.celu)
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__(alpha=alpha)
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(alpha=alpha, inplace=inplace)
 
 
 class LeakyReLU(_Activation):
@@ -202,8 +221,8 @@ class LeakyReLU(_Activation):
 
     _function = staticmethod(F.leaky_relu)
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
-        super().__init__(negative_slope=negative_slope)
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        super().__init__(negative_slope=negative_slope, inplace=inplace)
 
 
 class Hardtanh(_Activation):
@@ -211,8 +230,8 @@ class Hardtanh(_Activation):
 
     _function = staticmethod(F.hardtanh)
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        super().__init__(min_val=min_val, max_val=max_val)
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(min_val=min_val, max_val=max_val, inplace=inplace)
 
 
 class Softplus(_Activation):
@@ -247,8 +266,8 @@ class Threshold(_Activation):
 
     _function = staticmethod(F.threshold)
 
-    def __init__(self, threshold: float, value: float) -> None:
-        super().__init__(threshold=threshold, value=value)
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__(threshold=threshold, value=value, inplace=inplace)
 
 
 class GLU(_Activation):

@@ -65,6 +65,7 @@ class MultiheadAttention(Module):
         num_heads: int,
         dropout: float = 0.0,
         bias: bool = True,
+        *,
         batch_first: bool = False,
         device: Any = None,
         dtype: Any = None,
@@ -129,6 +130,8 @@ class MultiheadAttention(Module):
         ------
         ValueError
             Sizes that do not fit.
+        TypeError
+            A mask whose elements are neither bool nor floating.
         """
         batched = query.ndim == 3
         if query.ndim not in {2, 3} or key.ndim != query.ndim or value.ndim != query.ndim:
@@ -157,9 +160,16 @@ class MultiheadAttention(Module):
         q, k, v = (self._heads(x, i) for i, x in enumerate(given))
         mask = self._mask(attn_mask, key_padding_mask, q, k, is_causal=is_causal)
         scores = q @ k.transpose(-2, -1) * (1 / math.sqrt(q.shape[-1]))
+        nowhere = None
         if mask is not None:
+            if not need_weights:
+                # A query that may attend to nothing gets nothing; asked for, its weights are NaN.
+                nowhere = (mask == -math.inf).all(-1, keepdim=True)
+                mask = mask.masked_fill(nowhere, 0)
             scores = scores + mask
         weights = F.softmax(scores, -1)
+        if nowhere is not None:
+            weights = weights.masked_fill(nowhere, 0)
         if self.dropout and self.training:
             weights = F.dropout(weights, self.dropout)
         found = (weights @ v).transpose(1, 2).flatten(2)
@@ -197,7 +207,7 @@ class MultiheadAttention(Module):
                 raise ValueError(message)
             found = _as_numbers(attn_mask, q)
         if is_causal:
-            later = _tp.ones((queries, keys), dtype=bool_).triu(1)
+            later = _tp.ones((queries, keys), dtype=bool_, device=q.device).triu(1)
             causal = _as_numbers(later, q)
             found = causal if found is None else found + causal
         if padding is not None:
@@ -213,9 +223,16 @@ class MultiheadAttention(Module):
 
 
 def _as_numbers(mask: Tensor, like: Tensor) -> Tensor:
-    if mask.dtype is not bool_:
+    if mask.is_floating_point():
         return mask
-    return _tp.zeros(mask.shape, dtype=like.dtype).masked_fill(mask, -math.inf)
+    if mask.dtype is not bool_:
+        message = (
+            "[MultiheadAttention] a mask: expected bool or floating elements, got "
+            f"{mask.dtype!r}. Write mask.bool()."
+        )
+        raise TypeError(message)
+    zeros = _tp.zeros(mask.shape, dtype=like.dtype, device=like.device)
+    return zeros.masked_fill(mask, -math.inf)
 
 
 class TransformerEncoderLayer(Module):
@@ -272,7 +289,7 @@ class TransformerEncoderLayer(Module):
             )
             raise ValueError(message)
         self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first, device, dtype
+            d_model, nhead, dropout, bias, batch_first=batch_first, device=device, dtype=dtype
         )
         self.linear1 = Linear(d_model, dim_feedforward, bias, device, dtype)
         self.dropout = Dropout(dropout)

@@ -28,6 +28,9 @@ __all__ = [
 ]
 
 
+_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
 def _sizes(module: str, name: str, value: Any, n: int) -> tuple[int, ...]:
     """Return one integer for each of `n` dimensions.
 
@@ -61,10 +64,24 @@ class _Convolution(Module):
         dilation: Any = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         super().__init__()
+        if padding_mode not in _MODES:
+            message = (
+                f"[{type(self).__name__}] argument 'padding_mode': expected one of "
+                f"{', '.join(_MODES)}, got {padding_mode!r}."
+            )
+            raise ValueError(message)
+        if self._transposed and padding_mode != "zeros":
+            message = (
+                f"[{type(self).__name__}] argument 'padding_mode': only 'zeros' is supported, got "
+                f"{padding_mode!r}."
+            )
+            raise ValueError(message)
+        self.padding_mode = padding_mode
         name, n = type(self).__name__, self._dimensions
         want_sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
         for argument, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
@@ -108,6 +125,8 @@ class _Convolution(Module):
             texts.append(f"padding={self.padding!r}")
         if self.dilation != usual:
             texts.append(f"dilation={self.dilation}")
+        if self.padding_mode != "zeros":
+            texts.append(f"padding_mode={self.padding_mode!r}")
         if self.groups != 1:
             texts.append(f"groups={self.groups}")
         if self.bias is None:
@@ -121,9 +140,26 @@ class _Forward(_Convolution):
     _function: ClassVar[Callable[..., Tensor]]
 
     def forward(self, input: Tensor) -> Tensor:
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            # The convolution pads with zeros only: other values are put around before.
+            input, padding = F.pad(input, self._around(), self.padding_mode), 0
         return type(self)._function(
-            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
         )
+
+    def _around(self) -> list[int]:
+        """Return how many values to put before and after, the last dimension first."""
+        found: list[int] = []
+        for i in reversed(range(self._dimensions)):
+            if self.padding == "valid":
+                found += [0, 0]
+            elif self.padding == "same":
+                total = self.dilation[i] * (self.kernel_size[i] - 1)
+                found += [total // 2, total - total // 2]
+            else:
+                found += [self.padding[i]] * 2  # type: ignore[list-item]
+        return found
 
 
 class Conv1d(_Forward):
@@ -139,6 +175,8 @@ class Conv1d(_Forward):
         Into how many groups, without connections between them, the channels are split.
     bias
         Whether there is one.
+    padding_mode
+        ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``: what `padding` consists of.
     device, dtype
         Those of the parameters.
 
@@ -152,7 +190,7 @@ class Conv1d(_Forward):
     Raises
     ------
     ValueError
-        `groups` does not divide the channels.
+        `groups` does not divide the channels, or an unknown `padding_mode`.
     """
 
     _dimensions = 1
@@ -172,6 +210,8 @@ class Conv2d(_Forward):
         Into how many groups, without connections between them, the channels are split.
     bias
         Whether there is one.
+    padding_mode
+        ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``: what `padding` consists of.
     device, dtype
         Those of the parameters.
 
@@ -185,7 +225,8 @@ class Conv2d(_Forward):
     Raises
     ------
     ValueError
-        `groups` does not divide the channels, or sizes are not one or two.
+        `groups` does not divide the channels, sizes are not one or two, or an unknown
+        `padding_mode`.
     """
 
     _dimensions = 2
@@ -209,6 +250,7 @@ class _Transposed(_Convolution):
         groups: int = 1,
         bias: bool = True,
         dilation: Any = 1,
+        padding_mode: str = "zeros",
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -221,6 +263,7 @@ class _Transposed(_Convolution):
             dilation,
             groups,
             bias,
+            padding_mode,
             device,
             dtype,
         )

@@ -128,6 +128,7 @@ class CrossEntropyLoss(_Weighted):
     def __init__(
         self,
         weight: Tensor | None = None,
+        *,
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
@@ -153,7 +154,7 @@ class NLLLoss(_Weighted):
     ignore_index: int
 
     def __init__(
-        self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+        self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"
     ) -> None:
         super().__init__(weight, reduction, ignore_index=ignore_index)
 

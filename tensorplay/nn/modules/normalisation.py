@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from tensorplay import _creation, _dtype
 from tensorplay._tensor import Tensor
 from tensorplay.nn import functional as F, init
 from tensorplay.nn.module import Module
+from tensorplay.nn.modules.activation import in_place
 from tensorplay.nn.modules.linear import empty_parameter, want_sizes
 from tensorplay.nn.parameter import Buffer, Parameter
 
@@ -45,9 +47,9 @@ class _Scaled(Module):
             init.zeros_(self.bias)
 
 
-class _BatchNorm(_Scaled):
-    _ranks: ClassVar[tuple[int, ...]]
-    _shape: ClassVar[str]
+class _Tracking(_Scaled):
+    """A normalisation by channels that may keep running statistics."""
+
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -86,6 +88,17 @@ class _BatchNorm(_Scaled):
                 if buffer is not None:
                     init.constant_(buffer, value)
 
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
+            f"affine={self.affine}, track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_Tracking):
+    _ranks: ClassVar[tuple[int, ...]]
+    _shape: ClassVar[str]
+
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in self._ranks:
             message = (
@@ -108,12 +121,6 @@ class _BatchNorm(_Scaled):
             by_batch,
             momentum,
             self.eps,
-        )
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
-            f"affine={self.affine}, track_running_stats={self.track_running_stats}"
         )
 
 
@@ -298,50 +305,93 @@ class GroupNorm(_Scaled):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
 
 
-class _InstanceNorm(_Scaled):
+class _InstanceNorm(_Tracking):
     _rank: ClassVar[int]
 
     def __init__(
         self,
         num_features: int,
         eps: float = 1e-5,
+        momentum: float = 0.1,
         affine: bool = False,
+        track_running_stats: bool = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
-        want_sizes(type(self).__name__, num_features=num_features)
-        self.num_features, self.eps, self.affine = num_features, eps, affine
-        self._make_affine((num_features,), scale=affine, shift=affine, device=device, dtype=dtype)
-        self.reset_parameters()
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.ndim != self._rank or input.shape[1] != self.num_features:
+        single = input.ndim == self._rank - 1
+        if input.ndim not in {self._rank, self._rank - 1} or (
+            input.shape[0 if single else 1] != self.num_features
+        ):
             message = (
                 f"[{type(self).__name__}] argument 'input': expected {self._rank} dimensions with "
-                f"{self.num_features} channels second, got shape {list(input.shape)}."
+                f"{self.num_features} channels second, or one less without a batch, got shape "
+                f"{list(input.shape)}."
             )
             raise ValueError(message)
-        return F.instance_norm(input, self.weight, self.bias, self.eps)
-
-    def extra_repr(self) -> str:
-        return f"{self.num_features}, eps={self.eps}, affine={self.affine}"
+        found = F.instance_norm(
+            input.unsqueeze(0) if single else input,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or self.running_mean is None,
+            0.0 if self.momentum is None else self.momentum,
+            self.eps,
+        )
+        return found.squeeze(0) if single else found
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """`functional.instance_norm` of inputs of shape (N, C, L)."""
+    """`functional.instance_norm` of inputs of shape (N, C, L) or (C, L).
+
+    Parameters
+    ----------
+    num_features
+        Channels C.
+    eps
+        Added to the variance.
+    momentum
+        Share of a batch in the new running statistics.
+    affine
+        Whether there are scale and shift, `weight` and `bias` of shape (C,).
+    track_running_stats
+        Whether `eval` takes running statistics, `running_mean` and `running_var` of shape (C,).
+    device, dtype
+        Those of parameters and buffers.
+    """
 
     _rank = 3
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """`functional.instance_norm` of inputs of shape (N, C, H, W)."""
+    """`functional.instance_norm` of inputs of shape (N, C, H, W) or (C, H, W).
+
+    Parameters
+    ----------
+    num_features
+        Channels C.
+    eps
+        Added to the variance.
+    momentum
+        Share of a batch in the new running statistics.
+    affine
+        Whether there are scale and shift, `weight` and `bias` of shape (C,).
+    track_running_stats
+        Whether `eval` takes running statistics, `running_mean` and `running_var` of shape (C,).
+    device, dtype
+        Those of parameters and buffers.
+    """
 
     _rank = 4
 
 
 class _Dropout(Module):
-    def __init__(self, p: float = 0.5) -> None:
+    _function: Callable[..., Tensor]
+
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not 0 <= p <= 1:
             message = (
@@ -349,14 +399,26 @@ class _Dropout(Module):
                 f"got {p}."
             )
             raise ValueError(message)
-        self.p = p
+        self.p, self.inplace = p, inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.inplace:
+            return in_place(self._function, input, p=self.p, training=self.training)
+        return self._function(input, self.p, self.training)
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}, inplace={self.inplace}"
 
 
 class Dropout(_Dropout):
     """`functional.dropout` while training; the identity otherwise.
+
+    Parameters
+    ----------
+    p
+        Probability of a zero.
+    inplace
+        Whether the input is written over.
 
     Raises
     ------
@@ -364,19 +426,16 @@ class Dropout(_Dropout):
         `p` lies outside of [0, 1].
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout(input, self.p, self.training)
+    _function = staticmethod(F.dropout)
 
 
 class Dropout1d(_Dropout):
     """`functional.dropout1d` while training; the identity otherwise."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout1d(input, self.p, self.training)
+    _function = staticmethod(F.dropout1d)
 
 
 class Dropout2d(_Dropout):
     """`functional.dropout2d` while training; the identity otherwise."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout2d(input, self.p, self.training)
+    _function = staticmethod(F.dropout2d)
