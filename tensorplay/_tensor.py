@@ -247,6 +247,8 @@ class Tensor(TensorMethods):
         if isinstance(self._array, MetaArray):
             message = f"[{operator}] a tensor on device meta has no elements to read."
             raise NotImplementedError(message)
+        if watching.recorder is not None:
+            return watching.recorder.asked(self, operator)  # type: ignore[no-any-return]
         array: npt.NDArray[Any] = self._array
         return array
 
@@ -376,6 +378,8 @@ class Tensor(TensorMethods):
 
     @property
     def _version(self) -> int:
+        if watching.recorder is not None:
+            watching.recorder.refuse_outer(self, "reads x._version", by_library=True)
         if self._inference:
             message = (
                 "[_version] inference tensors do not track version counter. Write x.clone() "
@@ -503,6 +507,8 @@ class Tensor(TensorMethods):
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward passes have accumulated, None before the first."""
+        if watching.recorder is not None:
+            watching.recorder.refuse_outer(self, "reads x.grad")
         if self._grad is None and self._grad_fn is not None and not self.retains_grad:
             warnings.warn(
                 "the .grad of a tensor that is not a leaf Tensor is read; it is not filled by "
@@ -605,6 +611,8 @@ class Tensor(TensorMethods):
         return id(self)
 
     def __repr__(self) -> str:
+        if watching.recorder is not None:
+            watching.recorder.asked(self, "repr")  # refused, unless the run made the tensor
         return _printing.describe(self)
 
     def __format__(self, spec: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -172,6 +174,8 @@ def capture(
     for value in held:
         watch.add_argument(value)
     watch.add_function(function)
+    if isinstance(function, (types.FunctionType, types.MethodType, functools.partial)):
+        watch.add_argument(function)  # its defaults, too
     try:
         return _run(function, leaves, given, structure, recorder, watch)
     except BaseException:

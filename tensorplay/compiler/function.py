@@ -87,7 +87,11 @@ class Binding:
         self.guard, self.guard_text = guard_function(self.guards, self.live)
         live = {id(g.value) for g in self.live}
         self.outside = {i for i in captured.watch.tensors if i not in live}
-        self.fixed_facts = [_facts(t) for _, t in self.fixed]
+        # Of tensors that only Python looks at, and of those that no guard finds.
+        taken = {id(x.tensor) for x in captured.inputs} - {id(t) for _, t in self.fixed}
+        self.facts = [
+            (t, _facts(t)) for i, (t, _) in captured.watch.tensors.items() if i not in taken
+        ]
         self.outputs = captured.outputs
         self.structure = captured.structure
         self.conditions = [c.value for c in captured.recorder.conditions]
@@ -123,12 +127,12 @@ class Binding:
             given = {id(leaves[i]) for i in self.only_leaves}
             if not (given.isdisjoint(self.outside) and given.isdisjoint(map(id, live))):
                 return None  # an argument is also read from outside
+        for t, facts in self.facts:
+            if _facts(t) != facts:
+                return None
         if self.in_order:
             flat = [leaves[i] for i in self.only_leaves]
         else:
-            for (_, t), facts in zip(self.fixed, self.fixed_facts, strict=True):
-                if _facts(t) != facts:
-                    return None
             flat = [
                 leaves[i] if kind == "leaf" else live[i] if kind == "live" else self.fixed[i][1]
                 for kind, i in self.sources

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import keyword
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -59,6 +60,8 @@ def holds(guard: Guard) -> bool:
     try:
         if guard.kind == "missing":
             return guard.key not in guard.holder
+        if guard.kind == "names":
+            return bool(tuple(guard.holder) == guard.value)
         if guard.kind == "content":
             return _same_content(guard.holder, guard.value)
         return same(_fetch(guard), guard.value)
@@ -83,6 +86,9 @@ def _put_back(guard: Guard) -> None:
         holder.cell_contents = value
     elif guard.kind == "missing":
         del holder[guard.key]
+    elif guard.kind == "names":
+        for name in set(holder) - set(value):
+            del holder[name]
     elif guard.kind == "attribute":
         vars(holder)[guard.key] = value
     elif isinstance(holder, np.ndarray):
@@ -153,6 +159,9 @@ def guard_function(
             continue
         value = f"v{number}"
         scope[value] = guard.value
+        if guard.kind == "names":
+            lines.append(f"if tuple({holder}) != {value}: return None")
+            continue
         if guard.kind == "content":
             lines.append(f"if not same_content({holder}, {value}): return None")
             continue
@@ -161,7 +170,9 @@ def guard_function(
         elif guard.kind == "free":
             fetch = f"{holder}.cell_contents"
         else:
-            fetch = f"{holder}.{guard.key}"
+            # Modules in a sequence are attributes whose names are numbers.
+            plain = guard.key.isidentifier() and not keyword.iskeyword(guard.key)
+            fetch = f"{holder}.{guard.key}" if plain else f"getattr({holder}, {guard.key!r})"
         if id(guard) in numbers:
             name = f"t{numbers[id(guard)]}"
             names[numbers[id(guard)]] = name

@@ -23,7 +23,7 @@ from tensorplay.autograd import grad_mode
 from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.autograd.saved_tensors import Strong
-from tensorplay.compiler.sources import user_line
+from tensorplay.compiler.sources import is_library, user_line
 from tensorplay.compiler.traced import Step, TracedArray, traced
 from tensorplay.graph.effects import MutatingCall, write_part
 from tensorplay.graph.errors import GraphCaptureError
@@ -488,6 +488,28 @@ class Recorder:
         value = np.array(self._compute(node)._array)
         self.conditions.append(Condition(node, value, construct, user_line()))
         return value
+
+    def asked(self, tensor: Tensor, construct: str) -> Any:
+        """Answer a question for elements of a tensor that stands for nothing in the graph."""
+        if self.paused or self._is_ours(tensor):
+            return tensor._array
+        return self.elements(self.lift(tensor), construct)
+
+    def refuse_outer(self, tensor: Tensor, what: str, *, by_library: bool = False) -> None:
+        """Refuse `what` of a tensor that was there before the run, unless the library may do it."""
+        if self.paused or self._is_ours(tensor):
+            return
+        if by_library and is_library(sys._getframe(2).f_code.co_filename):
+            return
+        if tensor._array.__class__ is not TracedArray or any(
+            x.stand_in is tensor for x in self.inputs
+        ):
+            raise self.refuse(f"{what} of a tensor from outside")
+
+    def _is_ours(self, tensor: Tensor) -> bool:
+        """Tell whether the run made a tensor, of nothing that changes."""
+        made = watching.made
+        return made is not None and any(x is tensor for x in made)
 
     def _compute(self, wanted: Node) -> Any:
         """Run the part of the graph that `wanted` needs on the tensors of this call."""

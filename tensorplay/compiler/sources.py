@@ -13,6 +13,11 @@ __all__ = ["is_captured", "is_library", "user_frame", "user_line"]
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1]) + os.sep
 _MODULES: Final = _PACKAGE + "nn" + os.sep
 _SYNTHETIC: Final = ("<tensorplay ", "<frozen ", "<string>")
+#: Modules of Python's own library that are part of the interpreter, and read the world.
+_FROZEN: Final = frozenset(
+    f"<frozen {name}>" for name in ("os", "posixpath", "ntpath", "genericpath", "stat", "io",
+                                    "_collections_abc", "codecs")
+)  # fmt: skip
 _NUMPY: Final = os.sep + "numpy" + os.sep
 _STANDARD: Final = str(Path(os.__file__).resolve().parent) + os.sep
 
@@ -28,7 +33,7 @@ def is_library(filename: str) -> bool:
     if found is None:
         found = _known[filename] = (
             (filename.startswith(_PACKAGE) and not filename.startswith(_MODULES))
-            or filename.startswith(_SYNTHETIC)
+            or (filename.startswith(_SYNTHETIC) and filename not in _FROZEN)
             or _NUMPY in filename
         )
     return found
@@ -44,7 +49,9 @@ def is_captured(frame: FrameType) -> bool:
         filename = here.f_code.co_filename
         if is_library(filename):
             return False
-        if not filename.startswith(_STANDARD) or "site-packages" in filename:
+        if filename not in _FROZEN and (
+            not filename.startswith(_STANDARD) or "site-packages" in filename
+        ):
             return True
         here = here.f_back
     return False

@@ -194,10 +194,8 @@ class Watch:
             value = scope[name]
             self._add("global", scope, name, value, f"global {name!r}")
             return value
-        if not hasattr(builtins, name):
-            return _MISSING
         self._add("missing", scope, name, None, f"no global {name!r}")
-        return getattr(builtins, name)
+        return getattr(builtins, name, _MISSING)
 
     def _free(self, frame: types.FrameType, name: str, value: Any) -> Any:
         code = frame.f_code
@@ -237,8 +235,7 @@ class Watch:
 
     def _follow(self, value: Any, path: tuple[tuple[str, Any], ...], where: str, name: str) -> None:
         text = name
-        for number, (mark, key) in enumerate(path):
-            last = number == len(path) - 1
+        for mark, key in path:
             text = f"{text}.{key}" if mark == "." else f"{text}[{key!r}]"
             if isinstance(value, Tensor):
                 self._tensor(value, None)
@@ -256,14 +253,19 @@ class Watch:
                     self._outer_object(value)
                     self._add("item", value, key, found, text)
             else:
-                found = self._attribute(value, key, text, where, last=last)
+                found = self._attribute(value, key, text, where)
                 if found is _MISSING:
                     return
             value = found
         self.escape(value, text, where)
 
-    def _attribute(self, holder: Any, name: str, text: str, where: str, *, last: bool) -> Any:
-        """Return an attribute of an object from outside, guarded; `_MISSING` if it is computed."""
+    def _attribute(
+        self, holder: Any, name: str, text: str, where: str, *, last_resort: bool = True
+    ) -> Any:
+        """Return an attribute of an object from outside, guarded; `_MISSING` if it is computed.
+
+        `last_resort` tells whether what is not there is guarded to stay away.
+        """
         if isinstance(holder, types.ModuleType):
             value = getattr(holder, name, _MISSING)
             if value is not _MISSING and not is_trusted_module(holder.__name__):
@@ -273,22 +275,36 @@ class Watch:
         if isinstance(holder, CONSTANTS):
             return _MISSING
         static = inspect.getattr_static(holder, name, _MISSING)
+        own = _own(holder)
         if static is _MISSING:
-            return _MISSING  # __getattr__, which is looked at when it runs
+            if hasattr(type(holder), "__getattr__") or name not in _names_of(holder):
+                if last_resort and own is not None and not isinstance(holder, type):
+                    self._add("missing", own, name, None, f"no {text}")
+                return _MISSING  # __getattr__ is looked at when it runs
+            value = getattr(holder, name, _MISSING)  # such as of `threading.local`
+            self._add("attribute", holder, name, value, text)
+            return value
+        if not isinstance(holder, type) and type(own) is dict and name not in own:
+            self._of_class(holder, own, name, static, text)
         if isinstance(static, (staticmethod, classmethod)):
-            self.add_function(static.__func__)
+            self._add_class_item(holder, name, static, text)
+            self.escape(static.__func__, text, where)
             return _MISSING
-        if isinstance(static, types.FunctionType) and not isinstance(holder, type):
-            self.add_function(static)
+        if (
+            isinstance(static, types.FunctionType)
+            and not isinstance(holder, type)
+            and (own is None or name not in own)
+        ):
+            self._function(static, text, where)
             ours = is_library(static.__code__.co_filename) and not isinstance(holder, _OWN)
             if ours or name in _ITERATING:
                 self._deep(holder, text, where)
             return _MISSING
-        try:
-            own = name in vars(holder)
-        except TypeError:
-            own = False
-        if not own and hasattr(type(static), "__get__") and not isinstance(holder, type):
+        if (
+            (own is None or name not in own)
+            and hasattr(type(static), "__get__")
+            and not isinstance(holder, type)
+        ):
             if isinstance(static, types.MemberDescriptorType):  # a slot
                 value = getattr(holder, name, _MISSING)
                 self._add("attribute", holder, name, value, text)
@@ -296,11 +312,33 @@ class Watch:
             if isinstance(static, property):
                 return _MISSING
             value = getattr(holder, name, _MISSING)  # of a type written in C
+            if isinstance(holder, (list, set, frozenset, dict)):
+                self.escape(holder, text, where)
             return value if self._judge_value(value, text, where) else _MISSING
         value = getattr(holder, name, _MISSING)
         if value is not _MISSING:
             self._add("attribute", holder, name, value, text)
         return value
+
+    def _of_class(
+        self, holder: Any, own: dict[str, Any], name: str, static: Any, text: str
+    ) -> None:
+        """Guard that an attribute of a class is not hidden by one of the object, or replaced."""
+        kind = type(holder)
+        if is_trusted_module(kind.__module__) and not kind.__module__.startswith("tensorplay.nn"):
+            return
+        self._add("missing", own, name, None, f"no own {text}")
+        if isinstance(static, (types.FunctionType, property)):
+            self._add("attribute", holder, "__class__", kind, f"{text} of its class")
+            self._add("attribute", kind, name, static, f"{kind.__name__}.{name}")
+
+    def _add_class_item(self, holder: Any, name: str, static: Any, text: str) -> None:
+        """Guard a method of a class, which gives another object whenever it is read."""
+        for kind in (holder if isinstance(holder, type) else type(holder)).__mro__:
+            if name in vars(kind):
+                self._add("item", vars(kind), name, static, text)
+                return
+            self._add("missing", vars(kind), name, None, f"no {kind.__name__}.{name}")
 
     def _judge_value(self, value: Any, text: str, where: str) -> bool:
         problem = refused_call(value)
@@ -378,6 +416,10 @@ class Watch:
         wrapped = getattr(value, "__wrapped__", None)
         if wrapped is not None:
             self.add_function(wrapped)
+        if is_trusted_module(value.__module__ or ""):
+            return
+        self._add("attribute", value, "__code__", value.__code__, f"the code of {text}")
+        self._add("attribute", value, "__defaults__", value.__defaults__, f"defaults of {text}")
         for default in (value.__defaults__ or (), *(value.__kwdefaults__ or {}).values()):
             self.escape(default, f"default of {text}", where)
 
@@ -400,6 +442,9 @@ class Watch:
         if key in self._looked_at or isinstance(holder, (type, types.ModuleType)):
             return
         self._looked_at.add(key)
+        own = _own(holder)
+        if own is not None:
+            self._add("names", own, None, tuple(own), f"attributes of {text}")
         for name, value in list(getattr(holder, "__dict__", {}).items()):
             self._add("attribute", holder, name, value, f"{text}.{name}")
             self.escape(value, f"{text}.{name}", where)
@@ -427,7 +472,7 @@ class Watch:
                     self._looked_at.add(key)
                     changed = True
                     text = f"{type(holder).__name__}.{name}"
-                    found = self._attribute(holder, name, text, "the function", last=True)
+                    found = self._attribute(holder, name, text, "the function", last_resort=False)
                     if found is not _MISSING:
                         self.escape(found, text, "the function")
 
@@ -471,6 +516,8 @@ class Watch:
             pass
         elif isinstance(value, CONSTANTS):
             text = f"{text} is {value!r}"
+        elif kind == "names":
+            pass
         elif kind == "content":
             text = f"{text} holds what it held"
         else:
@@ -479,6 +526,18 @@ class Watch:
         guard = self.guards[place] = Guard(kind, holder, key, value, text)
         if isinstance(value, Tensor) and kind != "content":
             self._tensor(value, guard)
+
+
+def _own(holder: Any) -> Any:
+    """Return the dictionary of the attributes of an object itself, None if it has none."""
+    try:
+        return vars(holder)
+    except TypeError:
+        return None
+
+
+def _names_of(holder: Any) -> Any:
+    return _own(holder) or ()
 
 
 _MISSING: Final = object()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import types
 
 import numpy as np
@@ -388,3 +389,179 @@ def test_changes_found_after_the_run_happen_once(function, monkeypatch) -> None:
         found.append((out, counts, tally["array"].tolist()))
     assert found[0] == found[1]
     assert all(type(x) is tp.Tensor for x in tally["dict"].values())
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda t: t.item(),
+        float,
+        lambda t: 2 if t else 3,
+        lambda t: t.tolist(),
+        lambda t: float(t.numpy()),
+        lambda t: float(np.asarray(t)),
+        lambda t: len(repr(t)),
+        lambda t: 2 if t.grad is None else 3,
+        lambda t: 2 if t.requires_grad else 3,
+        lambda t: t._version + 1,
+        lambda t: t.ndim + 1,
+        lambda t: 2 if t.dtype is tp.float32 else 3,
+    ],
+)
+def test_what_python_asks_of_a_tensor_outside(ask, monkeypatch) -> None:
+    found = []
+    for wrap in (lambda f: f, functools.partial(tp.compile, backend="interpreter")):
+        f = wrap(lambda x: x * ask(WEIGHT))
+        weight = tp.tensor(1.0)
+        monkeypatch.setitem(globals(), "WEIGHT", weight)
+        results = [f(one()).item()]
+        weight.fill_(0.125)
+        results.append(f(one()).item())
+        weight.grad = tp.tensor(1.0)
+        results.append(f(one()).item())
+        weight.data = tp.tensor(1.0, dtype=tp.float64)
+        results.append(f(one()).item())
+        found.append(results)
+    assert found[0] == found[1]
+
+
+class Base:
+    factor = 2.0
+
+    def __init__(self):
+        self.held = 2.0
+
+    def method(self, x, by=2.0):
+        return x * by
+
+    @staticmethod
+    def fixed(x):
+        return x * 2.0
+
+    @classmethod
+    def of_class(cls, x):
+        return x * cls.factor
+
+    @property
+    def computed(self):
+        return self.held
+
+
+class Other(Base):
+    def method(self, x):
+        return x * 7
+
+
+def set_up():
+    def helper(x, by=2.0, table=(2.0, [2.0])):
+        return x * by * table[1][0]
+
+    return types.SimpleNamespace(
+        base=Base(), kind=type("Kind", (Base,), {}), helper=helper, table={}, bare=Base()
+    )
+
+
+CHANGES = {
+    "method of the class": (
+        lambda s, x: s.base.method(x),
+        lambda s: setattr(type(s.base), "method", lambda self, x: x * 5),
+    ),
+    "method of the object": (
+        lambda s, x: s.base.method(x),
+        lambda s: setattr(s.base, "method", lambda x: x * 5),
+    ),
+    "the class": (
+        lambda s, x: s.base.method(x),
+        lambda s: setattr(s.base, "__class__", Other),
+    ),
+    "static method": (
+        lambda s, x: s.kind.fixed(x),
+        lambda s: setattr(s.kind, "fixed", staticmethod(lambda x: x * 5)),
+    ),
+    "class method": (
+        lambda s, x: s.base.of_class(x),
+        lambda s: setattr(type(s.base), "of_class", classmethod(lambda cls, x: x * 5)),
+    ),
+    "property": (
+        lambda s, x: x * s.base.computed,
+        lambda s: setattr(type(s.base), "computed", property(lambda self: 5.0)),
+    ),
+    "attribute hides that of the class": (
+        lambda s, x: x * s.base.factor,
+        lambda s: setattr(s.base, "factor", 5.0),
+    ),
+    "default": (
+        lambda s, x: s.helper(x),
+        lambda s: setattr(s.helper, "__defaults__", (5.0, (2.0, [2.0]))),
+    ),
+    "content of a default": (
+        lambda s, x: s.helper(x),
+        lambda s: s.helper.__defaults__[1][1].__setitem__(0, 5.0),
+    ),
+    "code": (
+        lambda s, x: s.helper(x),
+        lambda s: setattr(s.helper, "__code__", (lambda x: x * 5).__code__),
+    ),
+    "hasattr": (
+        lambda s, x: x * (5 if hasattr(s.bare, "late") else 2),
+        lambda s: setattr(s.bare, "late", 1),
+    ),
+    "getattr with a default": (
+        lambda s, x: x * getattr(s.bare, "late", 2),
+        lambda s: setattr(s.bare, "late", 5),
+    ),
+    "get of a dictionary": (
+        lambda s, x: x * s.table.get("late", 2),
+        lambda s: s.table.update(late=5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_replaced_later_is_seen(name: str, monkeypatch) -> None:
+    ask, change = CHANGES[name]
+    found = []
+    for wrap in (lambda f: f, functools.partial(tp.compile, backend="interpreter")):
+        s = set_up()
+        s.base.__class__ = type("Fresh", (Base,), dict(vars(Base)))
+        f = wrap(lambda x, s=s: ask(s, x))
+        before = f(one()).item()
+        change(s)
+        found.append((before, f(one()).item()))
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
+
+
+def names_that_come_later(x):
+    try:
+        by = LATE
+    except NameError:
+        by = 2.0
+    try:
+        return x * by * settings.late
+    except AttributeError:
+        return x * by
+
+
+def test_names_that_come_later_are_seen(monkeypatch) -> None:
+    f = compiled(names_that_come_later)
+    assert f(one()).item() == 2
+    monkeypatch.setitem(globals(), "LATE", 3.0)
+    assert f(one()).item() == 3
+    settings.late = 5.0
+    assert f(one()).item() == 15
+    del settings.late
+    assert f(one()).item() == 3
+
+
+def test_the_environment_and_files_are_seen(monkeypatch, tmp_path) -> None:
+    place = tmp_path / "here"
+
+    def function(x):
+        return x * float(os.getenv("TP_TEST_FACTOR", "2")) + place.exists()
+
+    f = tp.compile(function, backend="interpreter")
+    assert f(one()).item() == 2
+    monkeypatch.setenv("TP_TEST_FACTOR", "5")
+    place.touch()
+    assert f(one()).item() == 6
