@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +352,33 @@ def test_a_tensor_with_a_tangent_does_not_enter_a_kernel(kernels: Any) -> None:
     x = tp.ones(3, dtype=tp.float64)
     with pytest.raises(RuntimeError, match=r"argument 'x': .* has a tangent"):
         tp.func.jvp(lambda a: tp.tensor(kernels.first(a)), (x,), (x,))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "age"),
+    [({}, "older"), ({"interface": 1}, "older"), ({"interface": 99}, "newer")],
+)
+def test_an_extension_of_another_age_is_left_alone_and_said_so(monkeypatch, attributes, age):
+    name = "tensorplay._native._core"
+    other = types.ModuleType(name)
+    vars(other).update(attributes)
+    monkeypatch.setitem(sys.modules, name, other)
+    monkeypatch.delenv("TENSORPLAY_NATIVE", raising=False)
+    core, reason = _native._load()
+    assert core is None
+    monkeypatch.setattr(_native, "core", core)
+    monkeypatch.setattr(_native, "reason", reason)
+    native = tp.show_config("dicts")["native"]
+    assert native.startswith(f"not there ({age} than the Python code beside it, interface ")
+    assert "install tensorplay-workbench again" in native
+
+
+@compiled
+def test_the_number_of_the_interface_changes_with_the_interface():
+    # Where this fails raise `kInterface` in `_native/src/module.cpp` and `INTERFACE` in
+    # `_native/__init__.py`, and write the new pair here: an older extension is then told apart.
+    members = {n: m for n, m in vars(_native.core).items() if n[0] != "_" and callable(m)}
+    text = "\n".join(f"{n}: {members[n].__doc__}" for n in sorted(members))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert (_native.INTERFACE, digest) == (2, "a9227e4b53b9")
+    assert _native.core.interface == _native.INTERFACE

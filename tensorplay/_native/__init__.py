@@ -14,18 +14,30 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CallBase", "core", "reason"]
+__all__ = ["INTERFACE", "CallBase", "core", "reason"]
+
+# What this code expects of the extension: `kInterface` in `src/module.cpp`, raised with it.
+INTERFACE: Final = 2
 
 
 def _load() -> tuple[Any, str]:
     if os.environ.get("TENSORPLAY_NATIVE") == "0":
         return None, "switched off by TENSORPLAY_NATIVE=0"
     try:
-        return importlib.import_module("tensorplay._native._core"), ""
+        module = importlib.import_module("tensorplay._native._core")
     except ModuleNotFoundError:
         return None, "not built: no C++ compiler was found when the package was installed"
     except ImportError as error:
         return None, f"built for another interpreter or NumPy: {error}"
+    # An editable install keeps an extension that is older than the Python code around it.
+    found = getattr(module, "interface", 1)
+    if found != INTERFACE:
+        age = "older" if found < INTERFACE else "newer"
+        return None, (
+            f"{age} than the Python code beside it, interface {found} and not {INTERFACE}: install "
+            "tensorplay-workbench again, which builds it"
+        )
+    return module, ""
 
 
 _found: Final = _load()

@@ -90,10 +90,9 @@ def _reachable(roots: Sequence[Node]) -> tuple[dict[Node, int], list[Node]]:
         for source in node._sources:
             if source is None:
                 continue
-            kind = source.__class__
-            target = (
-                source[0] if kind is Edge else accumulator_of(source) if kind is Tensor else source
-            )
+            target = source[0] if source.__class__ is Edge else source
+            if not isinstance(target, Node):  # a leaf
+                target = accumulator_of(target)
             known = pending.get(target)
             if known is None:
                 pending[target] = 1
@@ -510,12 +509,11 @@ def _run(  # noqa: C901 - written out: the path of every backward pass
             for number, source in enumerate(node._sources):
                 if source is None:
                     continue
-                kind = source.__class__
                 output_nr = 0
-                if kind is Edge:
+                if source.__class__ is Edge:
                     target, output_nr = source
                 else:
-                    target = accumulator_of(source) if kind is Tensor else source
+                    target = source if isinstance(source, Node) else accumulator_of(source)
                 if results:
                     result = results[number]
                     if result is not None:
@@ -593,19 +591,14 @@ def _begin(
     captured: list[Tensor | None],
     nodes: Collection[Node],
     useful: set[Node] | None,
-) -> _Pass:
-    """Return the state of a pass in the extension, and let hooks ask about it."""
+) -> tuple[_Pass, list[RunningPass], RunningPass]:
+    """Return the state of a pass in the extension, and what it puts where for hooks to ask."""
     state = _Pass(
         inputs or (), retain_graph=retain_graph, create_graph=False, accumulate=accumulate
     )
     state.captured = captured
     state.arrays = True
-    running.passes.append(RunningPass(frozenset(nodes), useful))
-    return state
-
-
-def _end() -> None:
-    running.passes.pop()
+    return state, running.passes, RunningPass(frozenset(nodes), useful)
 
 
 _native_pass: Any = None if _native.core is None else _native.core.run_backward
@@ -614,5 +607,5 @@ if _native.core is not None:
     _native.core.configure_arrays(silence, restore, np.add)
     _native.core.configure_engine(
         *(AccumulateGrad, _dtype.dtype, wrap, accumulator_of, accumulating),
-        *(_begin, _end, _visit, _checked),
+        *(_begin, _visit, _checked),
     )

@@ -106,6 +106,9 @@ class _GradMode(_Base):  # type: ignore[misc]  # which one it is is known at run
     def _again(self) -> _GradMode:
         return type(self)()
 
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy has not been entered
+        return type(self), ()
+
     def __call__(self, function: F) -> F:
         """Return `function` with the flag set while it runs."""
         if inspect.isgeneratorfunction(function):
@@ -163,7 +166,7 @@ class set_grad_enabled(_GradMode):  # noqa: N801
 
     def __init__(self, mode: bool) -> None:
         self._wants = bool(mode)
-        self._before = state.enabled
+        self._before: bool | None = state.enabled
         self._set_mode(self._wants)
         # The flag is set here; what has to come back is what was before that.
         self._start_from(self._before)
@@ -174,11 +177,23 @@ class set_grad_enabled(_GradMode):  # noqa: N801
         inner._set_mode(self._wants)
         return inner
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _without_setting, (self._wants,)
+
     def __call__(self, function: F) -> F:
         """Return `function` with the flag set while it runs."""
-        state.enabled = self._before  # used as a decorator: only the calls are affected
+        if self._before is not None:  # used as a decorator: only the calls are affected
+            state.enabled = self._before
         decorated: F = super().__call__(function)
         return decorated
+
+
+def _without_setting(mode: bool) -> set_grad_enabled:
+    """Return a copy of a `set_grad_enabled`: to copy it sets nothing."""
+    made: set_grad_enabled = set_grad_enabled.__new__(set_grad_enabled, mode)
+    made._wants, made._before = mode, None
+    made._set_mode(mode)
+    return made
 
 
 class inference_mode(_GradMode):  # noqa: N801 - the field's spelling
@@ -203,3 +218,6 @@ class inference_mode(_GradMode):  # noqa: N801 - the field's spelling
     def _again(self) -> _GradMode:
         again: _GradMode = inference_mode(self._wants)
         return again
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return inference_mode, (self._wants,)

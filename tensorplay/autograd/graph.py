@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 import weakref
@@ -298,6 +299,13 @@ def _unpacked(value: Any, node: Node) -> Any:
 
 # Two threads may reach the same leaf, or the same retained tensor, at once.
 accumulating = threading.RLock()
+# A child of `os.fork` has no other threads: what one of them held would never be let go.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=accumulating.acquire,
+        after_in_parent=accumulating.release,
+        after_in_child=accumulating.release,
+    )
 
 
 def add_to_grad(tensor: Tensor, grad: Tensor) -> None:
@@ -497,10 +505,10 @@ def _as_edge(source: Source) -> Edge | None:
 
 def target_of(source: Source) -> tuple[Node, int]:
     """Return the node and output number that a source, which is not None, stands for."""
-    kind = source.__class__
-    if kind is Edge:
+    if isinstance(source, Edge):
         return source.node, source.output_nr
-    return (accumulator_of(source) if kind is Tensor else source), 0
+    # Not asked whether it is a tensor: a leaf's class may be changed after it was used.
+    return (source if isinstance(source, Node) else accumulator_of(source)), 0
 
 
 def get_gradient_edge(tensor: Tensor | Edge) -> Edge:

@@ -104,6 +104,7 @@ def quick_special_write(
 
 def _wrapping(miss: Callable[..., Any], made: Any) -> Any:
     made.__wrapped__ = miss  # which has the signature
+    made.__module__ = __name__  # as that of a function made here
     made.__doc__ = miss.__doc__
     return made
 

@@ -169,6 +169,25 @@ PyObject* run_loop(const Loop* loops, PyObject* const* operands, int count, int 
   return result;
 }
 
+// Whether arrays of one shape may share memory in another way than as the same elements.
+bool may_overlap(PyArrayObject* a, PyArrayObject* b) {
+  const char *low[2], *high[2];
+  bool same = PyArray_BYTES(a) == PyArray_BYTES(b);
+  int number = 0;
+  for (PyArrayObject* x : {a, b}) {
+    const char* start = PyArray_BYTES(x);
+    const char* end = start + PyArray_ITEMSIZE(x);
+    for (int d = 0; d < PyArray_NDIM(x); ++d) {
+      const npy_intp reach = PyArray_STRIDE(x, d) * (PyArray_DIM(x, d) - 1);
+      (reach < 0 ? start : end) += reach;
+      same = same && (PyArray_DIM(a, d) == 1 || PyArray_STRIDE(a, d) == PyArray_STRIDE(b, d));
+    }
+    low[number] = start;
+    high[number++] = end;
+  }
+  return !same && low[0] < high[1] && low[1] < high[0];
+}
+
 PyObject* run_step(const Step& step, PyObject* const* operands, int reused, Quiet& quiet) {
   PyObject* result = run_loop(step.loops, operands, step.count, reused);
   if (result != nullptr || PyErr_Occurred() || !quiet.begin()) return result;
@@ -364,7 +383,9 @@ PyObject* as_new_array(PyObject* object) {
 
 PyObject* add_arrays(PyObject* a, PyObject* b, PyObject* out, Quiet& quiet) {
   PyObject* operands[3] = {a, b, out};
-  if (out == nullptr || out == a) {
+  // NumPy reads what it is about to write over from a copy.
+  if (out == nullptr || (out == a && of_one_shape(as_array(a), as_array(b)) &&
+                         !may_overlap(as_array(a), as_array(b)))) {
     PyObject* sum = run_loop(addition.loops, operands, 2, out == nullptr ? -1 : 0);
     // A result that is not in `out`, whose memory would not do, is copied by NumPy's own way.
     if (sum != nullptr && (out == nullptr || sum == out)) return sum;

@@ -19,6 +19,9 @@ inline PyArrayObject* as_array(PyObject* object) {
   return reinterpret_cast<PyArrayObject*>(object);
 }
 
+// Whether what a slot holds, which may be nothing, is an array of NumPy and of no subclass.
+inline bool is_array(PyObject* object) { return object != nullptr && PyArray_CheckExact(object); }
+
 // Whose work NumPy does on an array of so many elements is worth its way of calling.
 constexpr npy_intp kMostOfAFewElements = 4096;
 

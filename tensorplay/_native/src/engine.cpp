@@ -27,11 +27,11 @@ Answer read_root(PyObject* pair, Root* out) {
   if (!PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2) return Answer::kNo;
   PyObject* edge = PyTuple_GET_ITEM(pair, 0);
   PyObject* gradient = PyTuple_GET_ITEM(pair, 1);
-  if (Py_TYPE(edge) != edge_type || !is_plain(gradient)) return Answer::kNo;
-  out->node = PyTuple_GET_ITEM(edge, 0);
+  if (!is_edge(edge) || !is_plain(gradient)) return Answer::kNo;
+  out->node = Ref::share(PyTuple_GET_ITEM(edge, 0));
   out->output_nr = PyLong_AsSsize_t(PyTuple_GET_ITEM(edge, 1));
   if (out->output_nr == -1 && PyErr_Occurred()) return Answer::kError;
-  out->array = tensor_layout.array.of(gradient);
+  out->array = Ref::share(tensor_layout.array.of(gradient));
   return Answer::kDone;
 }
 
@@ -105,7 +105,7 @@ Answer Pass::enter_leaf(PyObject* leaf, int32_t* out) {
   if (node.get() != Py_None) return enter(node.get(), out);
   Ref hooks = Ref::take(PyObject_GetAttr(leaf, engine_objects.hooks));
   if (!hooks) return Answer::kError;
-  if (hooks.get() != Py_None || !PyArray_CheckExact(tensor_layout.array.of(leaf))) {
+  if (hooks.get() != Py_None || !is_array(tensor_layout.array.of(leaf))) {
     node = Ref::take(PyObject_CallOneArg(engine_objects.accumulator_of, leaf));
     return node ? enter(node.get(), out) : Answer::kError;
   }
@@ -122,13 +122,18 @@ Answer Pass::enter_leaf(PyObject* leaf, int32_t* out) {
 Answer Pass::enter_source(PyObject* source, Target* out) {
   *out = {-1, 0};
   if (source == Py_None) return Answer::kDone;
-  if (Py_TYPE(source) == edge_type) {
+  if (is_edge(source)) {
     const Py_ssize_t number = PyLong_AsSsize_t(PyTuple_GET_ITEM(source, 1));
     if (number == -1 && PyErr_Occurred()) return Answer::kError;
     out->output_nr = static_cast<int32_t>(number);
     return enter(PyTuple_GET_ITEM(source, 0), &out->index);
   }
-  return tensor_layout.is(source) ? enter_leaf(source, &out->index) : enter(source, &out->index);
+  if (tensor_layout.is(source)) return enter_leaf(source, &out->index);
+  if (PyObject_TypeCheck(source, tensor_layout.type)) {  // a leaf whose class was changed
+    Ref node = Ref::take(PyObject_CallOneArg(engine_objects.accumulator_of, source));
+    return node ? enter(node.get(), &out->index) : Answer::kError;
+  }
+  return enter(source, &out->index);
 }
 
 // Enter what a node leads to.
@@ -157,7 +162,7 @@ Answer Pass::walk(int32_t index) {
 Answer Pass::discover(const std::vector<Root>& roots) {
   for (const Root& root : roots) {
     int32_t index;
-    const Answer answer = enter(root.node, &index);
+    const Answer answer = enter(root.node.get(), &index);
     if (answer != Answer::kDone) return answer;
   }
   for (size_t n = 0; n < entries_.size(); ++n) {  // grows while it is walked
@@ -173,7 +178,7 @@ Answer Pass::want_inputs() {
   for (Entry& entry : entries_) entry.useful = false;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* edge = PyList_GET_ITEM(inputs_, i);
-    if (Py_TYPE(edge) != edge_type) return Answer::kNo;
+    if (!is_edge(edge)) return Answer::kNo;
     const int32_t index = find(PyTuple_GET_ITEM(edge, 0));
     if (index < 0) continue;
     const Py_ssize_t number = PyLong_AsSsize_t(PyTuple_GET_ITEM(edge, 1));
@@ -208,11 +213,14 @@ Answer Pass::want_inputs() {
 // --- the pass ----------------------------------------------------------------------------------
 
 Pass::~Pass() {
-  if (!state_) return;
+  if (!passes_) return;
+  // Not by a function of Python's: an interrupt would arrive in it, and end up nowhere.
   PyObject *kind, *error, *traceback;
   PyErr_Fetch(&kind, &error, &traceback);
-  Ref done = Ref::take(PyObject_CallNoArgs(engine_objects.end));
-  if (!done) PyErr_WriteUnraisable(engine_objects.end);
+  const Py_ssize_t count = PyList_GET_SIZE(passes_.get());
+  if (count > 0 && PyList_SetSlice(passes_.get(), count - 1, count, nullptr) != 0) {
+    PyErr_WriteUnraisable(passes_.get());
+  }
   PyErr_Restore(kind, error, traceback);
 }
 
@@ -238,7 +246,7 @@ Answer Pass::run_all(const std::vector<Root>& roots) {
   if (answer != Answer::kDone) return answer;
   for (const Root& root : roots) {
     const auto number = static_cast<int32_t>(root.output_nr);
-    if (!deliver(find(root.node), number, Ref::share(root.array))) return Answer::kError;
+    if (!deliver(find(root.node.get()), number, Ref::share(root.array.get()))) return Answer::kError;
   }
   return loop() && quiet_.end() ? Answer::kDone : Answer::kError;
 }
@@ -296,7 +304,7 @@ bool Pass::capture(Entry& entry, Ref& gradient) {
   PyObject* dtype = nullptr;
   PyObject* node = entry.node.get();
   if (entry.kind == Kind::kLeaf) {
-    dtype = tensor_layout.dtype.of(node);
+    dtype = tensor_layout.dtype.read(node);
   } else {
     dtype = node_layout.dtype.read(node);
   }
@@ -353,10 +361,13 @@ bool Pass::hand_on(int32_t index, std::vector<Ref>& results, PyObject* given) {
     if (PyArray_CheckExact(result.get())) {
       fitting = fits(target.index, target.output_nr, as_array(result.get()), nullptr);
     } else if (is_plain(result.get()) && !PyArray_CheckExact(given)) {
-      PyObject* first = PyList_CheckExact(given) ? PyList_GET_ITEM(given, 0) : given;
+      PyObject* first = given;
+      if (PyList_CheckExact(given)) {  // which people's code has seen
+        first = PyList_GET_SIZE(given) == 0 ? nullptr : PyList_GET_ITEM(given, 0);
+      }
       PyObject* array = tensor_layout.array.of(result.get());
       // A graph lies on one device, so gradients go out where they came in.
-      fitting = tensor_layout.is(first) && PyArray_CheckExact(tensor_layout.array.of(first)) &&
+      fitting = tensor_layout.is(first) && is_array(tensor_layout.array.of(first)) &&
                 fits(target.index, target.output_nr, as_array(array),
                      tensor_layout.dtype.of(result.get()));
       if (fitting) result = Ref::share(array);
@@ -424,7 +435,7 @@ PyObject* backward_plainly(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   PyObject* array = t.array.of(tensor);
   PyObject* node = t.grad_fn.of(tensor);
-  if (node == Py_None || !PyArray_CheckExact(array)) Py_RETURN_FALSE;
+  if (node == nullptr || node == Py_None || !is_array(array)) Py_RETURN_FALSE;
   PyArrayObject* made = as_array(array);
   Ref start;
   if (gradient == Py_None) {
@@ -449,9 +460,12 @@ PyObject* backward_plainly(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   const Py_ssize_t number = PyLong_AsSsize_t(t.output_nr.of(tensor));
   if (number == -1 && PyErr_Occurred()) return nullptr;
-  Ref held = Ref::share(node);
   Pass pass(args[2] == Py_True, true, Py_None);
-  switch (pass.run({{node, number, start.get()}})) {
+  std::vector<Root> roots(1);
+  roots[0].node = Ref::share(node);
+  roots[0].output_nr = number;
+  roots[0].array = std::move(start);
+  switch (pass.run(roots)) {
     case Answer::kError: return nullptr;
     case Answer::kNo: Py_RETURN_FALSE;
     case Answer::kDone: break;
@@ -466,9 +480,9 @@ bool is_engine_ready() {
 
 PyObject* configure_engine(PyObject*, PyObject* args) {
   EngineObjects& o = engine_objects;
-  PyObject *accumulate, *dtype, *wrap, *accumulator_of, *lock, *begin, *end, *visit, *checked;
-  if (!PyArg_ParseTuple(args, "O!O!OOOOOOO", &PyType_Type, &accumulate, &PyType_Type, &dtype, &wrap,
-                        &accumulator_of, &lock, &begin, &end, &visit, &checked)) {
+  PyObject *accumulate, *dtype, *wrap, *accumulator_of, *lock, *begin, *visit, *checked;
+  if (!PyArg_ParseTuple(args, "O!O!OOOOOO", &PyType_Type, &accumulate, &PyType_Type, &dtype, &wrap,
+                        &accumulator_of, &lock, &begin, &visit, &checked)) {
     return nullptr;
   }
   if (!o.variable.place(reinterpret_cast<PyTypeObject*>(accumulate)) ||
@@ -479,13 +493,13 @@ PyObject* configure_engine(PyObject*, PyObject* args) {
   Ref release = Ref::take(PyObject_GetAttrString(lock, "release"));
   if (!acquire || !release) return nullptr;
   // All of it lives as long as the process.
+  o.dtype_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(dtype));
   o.accumulate_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(accumulate));
   o.wrap = Py_NewRef(wrap);
   o.accumulator_of = Py_NewRef(accumulator_of);
   o.acquire = acquire.give();
   o.release = release.give();
   o.begin = Py_NewRef(begin);
-  o.end = Py_NewRef(end);
   o.visit = Py_NewRef(visit);
   o.checked = Py_NewRef(checked);
   Py_RETURN_NONE;

@@ -33,13 +33,13 @@ extern FunctionLayout function_layout;
 struct EngineObjects {
   PyTypeObject* accumulate_type = nullptr;  // AccumulateGrad
   Slot variable{"variable"};
-  Slot descr{"numpy"};  // of the runtime's element types
+  PyTypeObject* dtype_type = nullptr;  // of the runtime's element types
+  Slot descr{"numpy"};
   PyObject* wrap = nullptr;
   PyObject* accumulator_of = nullptr;
   PyObject* acquire = nullptr;  // of the lock that is held while a `grad` grows
   PyObject* release = nullptr;
   PyObject* begin = nullptr;    // the state of the pass for Python's functions
-  PyObject* end = nullptr;
   PyObject* visit = nullptr;
   PyObject* checked = nullptr;
   PyObject* accumulator = nullptr;  // names of attributes
@@ -67,9 +67,15 @@ inline PyObject* none_to_null(PyObject* object) { return object == Py_None ? nul
 
 // Whether a tensor is no more than its elements, which NumPy has.
 inline bool is_plain(PyObject* object) {
-  return tensor_layout.is(object) && PyArray_CheckExact(tensor_layout.array.of(object)) &&
+  return tensor_layout.is(object) && is_array(tensor_layout.array.of(object)) &&
          tensor_layout.requires_grad.of(object) == Py_False &&
          tensor_layout.tangent.of(object) == Py_None;
+}
+
+// The runtime's element type in a slot of `object`, borrowed; null if nothing of the kind is there.
+inline PyObject* dtype_in(const Slot& slot, PyObject* object) {
+  PyObject* found = slot.of(object);
+  return is_of(found, engine_objects.dtype_type) ? found : nullptr;
 }
 
 // Return a tensor on an array, as Python's `wrap` does; null with an error set.
@@ -93,9 +99,9 @@ class NoRecord {
 };
 
 struct Root {
-  PyObject* node;
-  Py_ssize_t output_nr;
-  PyObject* array;
+  Ref node;
+  Py_ssize_t output_nr = 0;
+  Ref array;
 };
 
 class Pass {
@@ -175,6 +181,7 @@ class Pass {
   std::vector<int32_t> table_;  // indices of entries by the address of their node, or -1
   Ref captured_;
   Ref state_;
+  Ref passes_;  // the list of those under way in this thread, if this one is among them
   Ref useful_;
   NoRecord no_record_;
   Quiet quiet_;
@@ -184,7 +191,7 @@ class Pass {
 PyObject* run_backward(PyObject* module, PyObject* const* args, Py_ssize_t count);
 // backward_plainly(tensor, gradient, retain_graph)
 PyObject* backward_plainly(PyObject* module, PyObject* const* args, Py_ssize_t count);
-// configure_engine(AccumulateGrad, dtype, wrap, accumulator_of, lock, begin, end, visit, checked)
+// configure_engine(AccumulateGrad, dtype, wrap, accumulator_of, lock, begin, visit, checked)
 PyObject* configure_engine(PyObject* module, PyObject* args);
 // configure_functions(FunctionNode, FunctionContext)
 PyObject* configure_functions(PyObject* module, PyObject* args);

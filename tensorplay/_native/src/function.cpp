@@ -47,7 +47,8 @@ PyObject* empty_tuple = nullptr;
 PyObject* empty_set = nullptr;
 
 bool is_differentiable(PyObject* tensor) {
-  PyObject* number = category.of(tensor_layout.dtype.of(tensor));
+  PyObject* dtype = dtype_in(tensor_layout.dtype, tensor);
+  PyObject* number = dtype == nullptr ? nullptr : category.of(dtype);
   return number != nullptr && PyLong_AsLong(number) >= first_differentiable;
 }
 
@@ -76,7 +77,8 @@ Ref new_context(PyObject* needs) {
 PyObject* source_of(PyObject* value) {
   const TensorLayout& t = tensor_layout;
   if (!t.is(value)) return Py_NewRef(Py_None);
-  PyObject* node = t.grad_fn.of(value);
+  PyObject* node = t.grad_fn.read(value);
+  if (node == nullptr) return nullptr;
   if (node == Py_None) return Py_NewRef(t.requires_grad.of(value) == Py_True ? value : Py_None);
   const long number = PyLong_AsLong(t.output_nr.of(value));
   if (number == 0) return Py_NewRef(node);
@@ -338,7 +340,8 @@ PyObject* apply_plainly(PyObject*, PyObject* const* arguments, Py_ssize_t argume
 
 PyObject* record_call(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 5 || !PyTuple_CheckExact(args[3]) || !tensor_layout.is(args[4]) ||
-      !PyArray_CheckExact(tensor_layout.array.of(args[4]))) {
+      !is_array(tensor_layout.array.of(args[4])) ||
+      dtype_in(tensor_layout.dtype, args[4]) == nullptr) {
     PyErr_SetString(PyExc_TypeError, "record_call(maker, ctx, formula, inputs, output)");
     return nullptr;
   }

@@ -60,6 +60,7 @@ PyObject* enter(PyObject* object, PyObject*) {
   Ref inference = Ref::take(PyObject_GetAttr(state, name_inference));
   if (!enabled || !inference) return nullptr;
   const bool infers = inference.get() == Py_True;
+  if (self->outer == nullptr && (self->outer = PyList_New(0)) == nullptr) return nullptr;
   Ref entry, detour;
   if (self->kind == kGrad) {
     PyObject* before = self->start == nullptr ? enabled.get() : self->start;
@@ -85,7 +86,8 @@ PyObject* enter(PyObject* object, PyObject*) {
 
 PyObject* leave(PyObject* object, PyObject* const*, Py_ssize_t) {
   Mode* self = of(object);
-  const Py_ssize_t count = PyList_GET_SIZE(self->outer);
+  // A finalizer may use what the garbage collector has cleared.
+  const Py_ssize_t count = self->outer == nullptr ? 0 : PyList_GET_SIZE(self->outer);
   if (count == 0) {
     PyErr_SetString(PyExc_RuntimeError, "the mode was not entered");
     return nullptr;

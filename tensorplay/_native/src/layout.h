@@ -39,6 +39,11 @@ struct Slot {
   bool place(PyTypeObject* type);  // find where it lies; false with an error set
 };
 
+// Whether what a slot holds, which may be nothing, is of the very class.
+inline bool is_of(PyObject* object, PyTypeObject* type) {
+  return object != nullptr && Py_TYPE(object) == type;
+}
+
 // tensorplay._tensor.Tensor
 struct TensorLayout {
   PyTypeObject* type = nullptr;
@@ -47,7 +52,7 @@ struct TensorLayout {
       tangent{"_tangent"};
 
   bool place(PyTypeObject* type);
-  bool is(PyObject* object) const { return Py_TYPE(object) == type; }  // a plain tensor
+  bool is(PyObject* object) const { return is_of(object, type); }  // a plain tensor
 };
 
 // tensorplay._layout.VersionCounter. Its subclasses `InferenceCounter` and `MovedCounter` are asked by
@@ -57,7 +62,7 @@ struct CounterLayout {
   Slot value{"value"}, history{"history"};
 
   bool place(PyTypeObject* type);
-  bool is(PyObject* object) const { return Py_TYPE(object) == type; }
+  bool is(PyObject* object) const { return is_of(object, type); }
 };
 
 // tensorplay.autograd.graph.Node, whose slots lie at these places in every subclass.
@@ -76,7 +81,7 @@ struct PrimitiveNodeLayout {
       primitive{"primitive"};
 
   bool place(PyTypeObject* type);
-  bool is(PyObject* object) const { return Py_TYPE(object) == type; }
+  bool is(PyObject* object) const { return is_of(object, type); }
 };
 
 extern TensorLayout tensor_layout;
@@ -87,6 +92,11 @@ extern PrimitiveNodeLayout primitive_node_layout;
 extern PyTypeObject* edge_type;  // tensorplay.autograd.graph.Edge, a named tuple (node, output_nr)
 extern PyObject* grad_state;     // tensorplay.autograd.grad_mode.state: `enabled` of this thread
 extern PyObject* detours;        // a set; empty means that plain calls may take short ways
+
+// Whether an object is an edge of a graph, which people may make by `tuple.__new__` too.
+inline bool is_edge(PyObject* object) {
+  return is_of(object, edge_type) && PyTuple_GET_SIZE(object) == 2;
+}
 
 PyObject* zero();  // Python's 0, borrowed
 

@@ -7,6 +7,10 @@ namespace {
 
 using namespace tensorplay;
 
+// What the Python code beside the extension expects of it: raised, here and in `_native/__init__.py`,
+// whenever either side changes in a way that the other has to know.
+constexpr long kInterface = 2;
+
 int current_stream(int32_t, int32_t, void** out) {
   *out = nullptr;  // the cpu has no streams
   return 0;
@@ -34,7 +38,7 @@ PyMethodDef methods[] = {
     {"configure_grad_mode", configure_grad_mode, METH_VARARGS,
      "configure_grad_mode(state, this_thread, detours): say where the modes are kept."},
     {"configure_engine", configure_engine, METH_VARARGS,
-     "configure_engine(AccumulateGrad, dtype, wrap, accumulator_of, lock, begin, end, visit, "
+     "configure_engine(AccumulateGrad, dtype, wrap, accumulator_of, lock, begin, visit, "
      "checked): say what the reverse pass needs of Python."},
     {"configure_functions", configure_functions, METH_VARARGS,
      "configure_functions(FunctionNode, FunctionContext): say what a user's function leaves."},
@@ -88,7 +92,9 @@ PyMODINIT_FUNC PyInit__core() {
   PyObject* capsule = PyCapsule_New(&table, "dlpack_exchange_api", nullptr);
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
       !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
-      !prepare_operator_call(module) || !prepare_grad_mode(module) || !prepare_short_ways(module) || capsule == nullptr ||
+      !prepare_operator_call(module) || !prepare_grad_mode(module) ||
+      !prepare_short_ways(module) || capsule == nullptr ||
+      PyModule_AddIntConstant(module, "interface", kInterface) != 0 ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);
     Py_DECREF(module);

@@ -30,6 +30,10 @@ class Accumulating {
 // The number of writes that a counter has counted; -1 with an error set.
 int64_t writes_of(PyObject* counter) {
   if (counter == Py_None) return 0;
+  if (counter == nullptr) {
+    PyErr_SetObject(PyExc_AttributeError, tensor_layout.counter.name);
+    return -1;
+  }
   if (counter_layout.is(counter)) {
     PyObject* value = counter_layout.value.read(counter);
     return value == nullptr ? -1 : PyLong_AsLongLong(value);
@@ -58,6 +62,7 @@ class Arguments {
         }
         if (version != expected || tensor_layout.tangent.of(value) != Py_None) return Answer::kNo;
         value = tensor_layout.array.of(value);
+        if (value == nullptr) return Answer::kNo;
       } else if (versions != Py_None && !is_simple(value)) {
         return Answer::kNo;  // as what a hook packed is
       }
@@ -210,11 +215,18 @@ bool Pass::begin_python() {
     if (useful.get() == Py_None || !entries_[n].useful) continue;
     if (PySet_Add(useful.get(), node) != 0) return false;
   }
-  state_ = Ref::take(PyObject_CallFunctionObjArgs(
+  Ref made = Ref::take(PyObject_CallFunctionObjArgs(
       engine_objects.begin, inputs_, retain_ ? Py_True : Py_False,
       accumulate_ ? Py_True : Py_False, captured_.get(), nodes.get(), useful.get(), nullptr));
+  PyObject *state, *passes, *running;
+  if (!made || !PyArg_ParseTuple(made.get(), "OO!O", &state, &PyList_Type, &passes, &running) ||
+      PyList_Append(passes, running) != 0) {
+    return false;
+  }
+  passes_ = Ref::share(passes);
+  state_ = Ref::share(state);
   useful_ = std::move(useful);
-  return static_cast<bool>(state_);
+  return true;
 }
 
 // Run the formulas of a primitive on arrays.
@@ -248,7 +260,8 @@ Answer Pass::apply_primitive(int32_t index, PyObject* gradient, std::vector<Ref>
   for (int32_t i = 0; i < entry.count; ++i) {
     if (!is_wanted(targets_[static_cast<size_t>(entry.first + i)].index)) continue;
     if (i >= PyList_GET_SIZE(rules.get())) return Answer::kNo;
-    PyObject* rule = PyList_GET_ITEM(rules.get(), i);
+    Ref held = Ref::share(PyList_GET_ITEM(rules.get(), i));
+    PyObject* rule = held.get();
     if (rule == Py_None) return Answer::kNo;
     Ref result;
     if (Py_TYPE(rule) == array_program_type) {
@@ -287,7 +300,8 @@ Answer Pass::apply_function(int32_t index, PyObject* gradient, std::vector<Ref>&
   PyObject* zeros = f.zeros.of(node);
   PyObject* shape = node_layout.shape.of(node);
   if (has_detours() || zeros == nullptr || !PyDict_CheckExact(zeros) ||
-      PyDict_GET_SIZE(zeros) != 0 || shape == nullptr || shape == Py_None) {
+      PyDict_GET_SIZE(zeros) != 0 || shape == nullptr || shape == Py_None ||
+      node_layout.dtype.of(node) == nullptr) {
     return Answer::kNo;
   }
   Ref ctx = Ref::share(f.ctx.of(node));
@@ -346,8 +360,8 @@ Answer Pass::apply_function(int32_t index, PyObject* gradient, std::vector<Ref>&
 PyObject* Pass::leaf_of(const Entry& entry) {
   PyObject* node = entry.node.get();
   PyObject* leaf = entry.kind == Kind::kLeaf ? node : engine_objects.variable.of(node);
-  const bool plain = leaf != nullptr && tensor_layout.is(leaf) &&
-                     PyArray_CheckExact(tensor_layout.array.of(leaf));
+  const bool plain = tensor_layout.is(leaf) && is_array(tensor_layout.array.of(leaf)) &&
+                     dtype_in(tensor_layout.dtype, leaf) != nullptr;
   return plain ? leaf : nullptr;
 }
 
@@ -436,16 +450,17 @@ bool Pass::fits(int32_t index, int32_t output_nr, PyArrayObject* array, PyObject
   if (output_nr != 0) return false;
   PyObject* wanted;
   if (entry.kind == Kind::kLeaf) {
+    if (!is_array(tensor_layout.array.of(node))) return false;  // any more
     PyArrayObject* leaf = as_array(tensor_layout.array.of(node));
     if (PyArray_NDIM(leaf) != PyArray_NDIM(array) ||
         !PyArray_CompareLists(PyArray_DIMS(leaf), PyArray_DIMS(array), PyArray_NDIM(leaf))) {
       return false;
     }
-    wanted = tensor_layout.dtype.of(node);
+    wanted = dtype_in(tensor_layout.dtype, node);
   } else {
     PyObject* shape = node_layout.shape.of(node);
     if (shape == nullptr || shape == Py_None || !has_shape(array, shape)) return false;
-    wanted = node_layout.dtype.of(node);
+    wanted = dtype_in(node_layout.dtype, node);
   }
   if (dtype != nullptr) return dtype == wanted;
   return wanted != nullptr && engine_objects.descr.of(wanted) ==

@@ -68,7 +68,7 @@ Answer convert(char kind, PyObject* value, Ref* out) {
 // See that a tensor is plain; its history may have changed through its base.
 Answer check_tensor(PyObject* value) {
   const TensorLayout& t = tensor_layout;
-  if (!t.is(value) || !PyArray_CheckExact(t.array.of(value)) || t.tangent.of(value) != Py_None) {
+  if (!t.is(value) || !is_array(t.array.of(value)) || t.tangent.of(value) != Py_None) {
     return Answer::kNo;
   }
   if (t.base.of(value) == Py_None) return Answer::kDone;
@@ -80,13 +80,16 @@ Answer check_tensor(PyObject* value) {
 // its shape or flags, the caller does not see.
 Ref twin_of(PyObject* tensor) {
   const TensorLayout& t = tensor_layout;
-  Ref counter = Ref::share(t.counter.of(tensor));
+  PyObject* array = t.array.read(tensor);
+  PyObject* dtype = array == nullptr ? nullptr : t.dtype.read(tensor);
+  Ref counter = dtype == nullptr ? Ref() : Ref::share(t.counter.read(tensor));
+  if (!counter) return Ref();
   if (counter.get() == Py_None) {
     counter = Ref::take(PyObject_CallMethodNoArgs(tensor, name_shared_counter));
     if (!counter) return Ref();
   }
   Ref made = Ref::take(
-      new_tensor(Py_NewRef(t.array.of(tensor)), Py_NewRef(t.dtype.of(tensor))));
+      new_tensor(Py_NewRef(array), Py_NewRef(dtype)));
   if (made) t.counter.put(made.get(), counter.give());
   return made;
 }
@@ -108,7 +111,7 @@ bool is_own(PyObject* out, PyObject* args, const char* kinds) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
     if (kinds[i] != 't') continue;
     PyObject* array = t.array.of(PyTuple_GET_ITEM(args, i));
-    if (!PyArray_CheckExact(array)) return false;
+    if (!is_array(array)) return false;
     const PyArrayObject* other = owner_of(as_array(array));
     if (other == nullptr || other == owner) return false;
   }

@@ -185,10 +185,12 @@ PyObject* counter_of(PyObject* tensor) {
       counter = new_counter();
       if (counter != nullptr) primitive_node_layout.counter.put(node, Py_NewRef(counter));
     } else {
-      Py_XINCREF(counter);
+      counter = counter_layout.is(counter) ? Py_NewRef(counter) : nullptr;
     }
   } else {
-    return PyObject_CallMethodNoArgs(tensor, name_shared_counter);
+    counter = PyObject_CallMethodNoArgs(tensor, name_shared_counter);
+    if (counter != nullptr && !counter_layout.is(counter)) Py_CLEAR(counter);
+    return counter;
   }
   if (counter != nullptr) t.counter.put(tensor, Py_NewRef(counter));
   return counter;
@@ -196,8 +198,9 @@ PyObject* counter_of(PyObject* tensor) {
 
 bool mark_view(const ShortWay* way, PyObject* out, PyObject* x, PyObject* counter, PyObject* rest) {
   const TensorLayout& t = tensor_layout;
-  PyObject* base = t.base.of(x);
-  PyObject* before = t.recipe.of(x);
+  PyObject* base = t.base.read(x);
+  PyObject* before = base == nullptr ? nullptr : t.recipe.read(x);
+  if (before == nullptr) return false;
   if (base == Py_None) {
     base = x;
     before = Py_None;

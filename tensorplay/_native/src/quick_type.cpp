@@ -59,6 +59,14 @@ PyObject* show(PyObject* object) {
   return PyUnicode_FromFormat("<short way of %R>", way_of(object)->primitive);
 }
 
+// By its name: it is one of the methods of a class, and copies of it are itself.
+PyObject* reduce(PyObject* object, PyObject*) { return PyObject_GetAttrString(object, "__qualname__"); }
+
+PyMethodDef methods[] = {
+    {"__reduce__", reduce, METH_NOARGS, "The name by which it is found again."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 PyMemberDef members[] = {
     {"__dictoffset__", T_PYSSIZET, offsetof(ShortWay, attributes), READONLY, nullptr},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(ShortWay, vectorcall), READONLY, nullptr},
@@ -78,6 +86,7 @@ PyType_Slot slots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(clear)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_methods, methods},
     {Py_tp_members, members},
     {Py_tp_getset, accessors},
     {0, nullptr},
