@@ -117,10 +117,11 @@ def load(
     if faults:
         head = f"Error(s) in loading state_dict for {type(module).__name__}:"
         raise RuntimeError("\n\t".join([head, *faults]))
+    shared: dict[tuple[int, int], Tensor] = {}
     with no_grad():
         for key, (owner, name) in places.items():
             if key in given:
-                _set(owner, name, given[key], assign=assign)
+                _set(owner, name, given[key], shared if assign else None)
     for _, owner in paths:
         for hook in _hooks(owner, "load_state_dict"):
             hook.function(owner, (missing, unexpected))
@@ -153,14 +154,23 @@ def _fault(key: str, owner: Module, name: str, value: Any, *, assign: bool) -> s
     return None
 
 
-def _set(owner: Module, name: str, value: Any, *, assign: bool) -> None:
+def _set(
+    owner: Module, name: str, value: Any, shared: dict[tuple[int, int], Tensor] | None
+) -> None:
+    """Load one value; into `shared` go those that take the place of a tensor of several owners."""
     if name == EXTRA:
         owner.set_extra_state(value)
         return
     present = owner.__dict__[name]
-    if not assign:
+    if shared is None:
         present.copy_(value)
-    elif isinstance(present, Parameter):
-        owner.__dict__[name] = Parameter(value, requires_grad=present.requires_grad)
-    else:
-        owner.__dict__[name] = value.detach()
+        return
+    # A parameter under two names stays one, if the values are one memory.
+    place = id(present), id(value) if value.is_meta else value.data_ptr()
+    if place not in shared:
+        shared[place] = (
+            Parameter(value, requires_grad=present.requires_grad)
+            if isinstance(present, Parameter)
+            else value.detach()
+        )
+    owner.__dict__[name] = shared[place]

@@ -229,6 +229,12 @@ class Optimizer:
         x, g = p._array, grad._array
         if p.is_meta:
             return
+        if x.shape != g.shape:  # since `p.data` was set: NumPy would repeat a smaller one
+            message = (
+                f"[{self._name}] a gradient has shape {list(g.shape)}, its parameter "
+                f"{list(x.shape)}. Write optimizer.zero_grad() and compute it anew."
+            )
+            raise RuntimeError(message)
         state = self.state[p]
         p._bump_version()
         kind = x.dtype.char

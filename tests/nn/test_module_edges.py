@@ -147,3 +147,21 @@ def test_modules_without_elements_are_pickled_and_filled() -> None:
 
 def test_conversions_take_non_blocking() -> None:
     assert nn.Linear(1, 1).to("cpu", tp.float64, non_blocking=True).weight.dtype is tp.float64
+
+
+def test_a_shared_parameter_stays_one_when_loaded_by_assignment(tmp_path: Any) -> None:
+    def tied() -> Any:
+        net = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3, bias=False))
+        net[1].weight = net[0].weight
+        return net
+
+    net = tied()
+    tp.save(net.state_dict(), tmp_path / "tied.tp")
+    for state in (net.state_dict(), tp.load(tmp_path / "tied.tp")):
+        twin = tied()
+        twin.load_state_dict(state, assign=True)
+        assert twin[0].weight is twin[1].weight
+        assert tp.equal(twin[0].weight, net[0].weight)
+    apart = {name: value.clone() for name, value in net.state_dict().items()}
+    twin.load_state_dict(apart, assign=True)
+    assert len(list(twin.parameters())) == 2

@@ -207,3 +207,13 @@ def test_state_is_kept_when_a_module_changes_its_type(make: Any) -> None:
                 method.step()
         found.append(net.weight.detach().numpy())
     np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam])
+def test_a_gradient_of_another_shape_is_refused(make: Any) -> None:
+    p = nn.Parameter(tp.ones(3, 1))
+    p.grad = tp.ones(3, 1)
+    p.data = tp.ones(3, 3)
+    with pytest.raises(RuntimeError, match=r"gradient has shape \[3, 1\], its parameter \[3, 3\]"):
+        make([p], 0.1).step()
+    assert p.tolist() == [[1.0] * 3] * 3
