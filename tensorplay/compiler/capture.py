@@ -285,6 +285,8 @@ def _output(
     requires_grad = tensor.requires_grad
     if requires_grad and tensor._grad_fn is None and not isinstance(memory.owner, Input):
         raise recorder.refuse("returns a leaf that requires grad, which it made itself")
+    if requires_grad and array.steps and not _is_plain_view(tensor, len(array.steps)):
+        raise recorder.refuse("returns a view whose history is not that of its memory")
     if isinstance(memory.owner, Input):
         owner = memory.owner
         index = recorder.inputs.index(owner)
@@ -304,6 +306,18 @@ def _output(
             raise recorder.refuse("returns a view whose history is not that of its memory")
         root.tensor = base
     return Output("root", index, array.steps, not requires_grad)
+
+
+def _is_plain_view(tensor: Tensor, steps: int) -> bool:
+    """Tell whether the history of a view is that of viewing, and no formula of a user's."""
+    edge = edge_of(tensor)
+    for _ in range(steps):
+        if edge is None:
+            return True
+        if not isinstance(edge.node, (PrimitiveNode, CopySlices, AccumulateGrad)):
+            return False
+        edge = next((e for e in edge.node.edges if e is not None), None)
+    return True
 
 
 def _differentiate(recorder: Recorder, found: Captured) -> None:

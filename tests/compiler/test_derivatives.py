@@ -230,3 +230,35 @@ def test_gradients_of_gradients_of_one_of_several_results(backend) -> None:
     assert first[1] is None
     first[0].sum().backward()
     assert a.grad.tolist() == [12, 12]
+
+
+@pytest.mark.parametrize("before", [lambda x: x, lambda x: x * 2, lambda x: x.t()])
+def test_formulas_of_functions_that_return_views(before, backend) -> None:
+    class Tenfold(tp.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(_, g):
+            return g * 10
+
+    for after in (lambda x: x, lambda x: x[0]):
+        x = tp.ones(2, 2, requires_grad=True)
+        f = tp.compile(lambda x, after=after: after(Tenfold.apply(before(x))), backend=backend)
+        f(x).sum().backward()
+        y = tp.ones(2, 2, requires_grad=True)
+        after(Tenfold.apply(before(y))).sum().backward()
+        assert x.grad.tolist() == y.grad.tolist()
+
+
+def test_backward_hooks_of_modules(backend) -> None:
+    module = tp.nn.Linear(2, 2)
+    f = tp.compile(module, backend=backend)
+    x = tp.ones(1, 2, requires_grad=True)
+    (plain,) = tp.autograd.grad(f(x).sum(), x)
+    handle = module.register_full_backward_hook(lambda m, given, got: (given[0] * 10,))
+    (changed,) = tp.autograd.grad(f(x).sum(), x)
+    tp.testing.assert_close(changed, plain * 10)
+    handle.remove()
+    tp.testing.assert_close(tp.autograd.grad(f(x).sum(), x)[0], plain)
