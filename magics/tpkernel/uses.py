@@ -22,6 +22,7 @@ from tpkernel.cpp_types import (
     WRITING_CALLS,
     bare_type,
 )
+from tpkernel.errors import CellError
 from tpkernel.macros import read_macros
 from tpkernel.strides import goes_by_strides
 from tpkernel.tensor_use import Facts, TensorUse
@@ -225,6 +226,7 @@ class Follower:
         if kind == "field_expression" and first:
             self.member(parent, self.text(parent.child_by_field_name("field")))
         elif kind == "subscript_expression" and first:
+            self.one_index(parent)
             facts.flat = True
             facts.merge_written(self.written(parent))
         elif kind == "call_expression" and parent.child_by_field_name("function") == node:
@@ -238,6 +240,27 @@ class Follower:
             self.handed_on(node, parent)
         else:
             facts.unknown()
+
+    def one_index(self, element: Node) -> None:
+        """Refuse ``x[i, j]``, which is legal C++ and means ``x[j]``.
+
+        Raises
+        ------
+        CellError
+            There are several indices in the brackets.
+        """
+        indices = element.child_by_field_name("indices")
+        given = [n for n in indices.named_children if n.type != "comment"] if indices else []
+        if len(given) < 2:
+            return
+        name = self.text(element.child_by_field_name("argument"))
+        wanted = ", ".join(self.text(n) for n in given)
+        line, column = self.reader.place(element)
+        message = (
+            f"in C++ {name}[{wanted}] is {name}[{self.text(given[-1])}]: the comma drops what "
+            f"stands before it. Write {name}({wanted})."
+        )
+        raise CellError(message, line=line, column=column)
 
     def member(self, member: Node, name: str) -> None:
         facts = self.facts

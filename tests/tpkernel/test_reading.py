@@ -539,3 +539,26 @@ def test_typed_views_and_engine_tensors_do_not_mix() -> None:
     text = "void f(tp::In<double> x, tvm::ffi::TensorView w, tp::Out<double> out) {}"
     with pytest.raises(CellError, match="argument 'w': expected a typed view as the others are"):
         read_cell(parse_cell(text), Options())
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("out(i, j) = 2 * x[i, j];", r"cell:5.*in C\+\+ x\[i, j\] is x\[j\].*Write x\(i, j\)"),
+        ("out[i, j /* column */] = x(i, j);", r"out\[i, j\] is out\[j\].*Write out\(i, j\)"),
+    ],
+)
+def test_a_comma_in_brackets_is_refused(body: str, words: str) -> None:
+    text = f"""template <typename T>
+void addb(tp::In<T, 2> x, tp::Out<T, 2> out) {{
+  for (int64_t i = 0; i < x.size(0); ++i)
+    for (int64_t j = 0; j < x.size(1); ++j)
+      {body}
+}}
+"""
+    with pytest.raises(tpkernel.CellError, match=f"(?s){words}"):
+        tpkernel.build(text, checks=False)
+    array = text.replace("x[i, j]", "x(i, (x.size(0), j))").replace(
+        "out[i, j /* column */]", "out(i, j)"
+    )
+    tpkernel.build(array, checks=False)
