@@ -399,7 +399,7 @@ def test_results_that_do_not_match_the_schema(
          "output 1 may not alias output 0"),
     ],
 )  # fmt: skip
-def test_results_that_share_memory(name: str, body: Any, returns: Any, pair: str) -> None:
+def test_b044_results_that_share_memory(name: str, body: Any, returns: Any, pair: str) -> None:
     def kernel(x: Tensor) -> Any:
         return body(x)
 

@@ -19,7 +19,7 @@ from tests.library.cubes import make_cube, x64
 # --- gradients -----------------------------------------------------------------------------------
 
 
-def test_without_a_formula_backward_raises(name: str) -> None:
+def test_b019_without_a_formula_backward_raises(name: str) -> None:
     @custom_op(name, mutates_args=())
     def cube(x: Tensor) -> Tensor:
         return tp.tensor(x.numpy() ** 3)
@@ -116,7 +116,7 @@ def weighted_sum(name: str, backward: Callable[..., Any]) -> Any:
         lambda ctx, g: {"xs": [g * ctx.scale, None, g * ctx.scale]},
     ],
 )
-def test_a_list_argument(name: str, backward: Any) -> None:
+def test_b040_a_list_argument(name: str, backward: Any) -> None:
     wsum = weighted_sum(name, backward)
     a, b, c = tp.ones(2, requires_grad=True), tp.ones(2), tp.ones(2, requires_grad=True)
     wsum([a, b, c], scale=3.0).sum().backward()
@@ -142,7 +142,7 @@ def test_a_list_of_one(name: str) -> None:
         (lambda ctx, g: {"scale": g}, "got a gradient for 'scale', which is no tensor"),
     ],
 )
-def test_wrong_forms_show_the_right_one(name: str, backward: Any, text: str) -> None:
+def test_b040_wrong_forms_show_the_right_one(name: str, backward: Any, text: str) -> None:
     xs = [tp.ones(1, requires_grad=True) for _ in range(3)]
     y = weighted_sum(name, backward)(xs)
     with pytest.raises(RuntimeError, match=rf"\[{name}\] backward: .*{text}.*Expected.*xs…"):
@@ -157,7 +157,7 @@ def test_wrong_forms_show_the_right_one(name: str, backward: Any, text: str) -> 
         (lambda ctx, g: (g, None), False),
     ],
 )
-def test_a_keyword_only_tensor(name: str, backward: Any, works: bool) -> None:
+def test_b040_a_keyword_only_tensor(name: str, backward: Any, works: bool) -> None:
     @custom_op(name)
     def op(x: Tensor, n: int, *, w: Tensor, k: float = 1.0) -> Tensor:
         return x + 2 * w

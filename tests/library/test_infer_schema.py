@@ -38,12 +38,12 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("expected", SPELLINGS)
-def test_spellings_of_one_type_give_one_schema(expected: str) -> None:
+def test_b029_spellings_of_one_type_give_one_schema(expected: str) -> None:
     found = {schema_of_annotation(a) for a in SPELLINGS[expected]}
     assert found == {f"({expected}) -> Tensor"}
 
 
-def test_there_are_enough_spellings() -> None:
+def test_b029_there_are_enough_spellings() -> None:
     assert len(SPELLINGS) == 5
     assert sum(map(len, SPELLINGS.values())) >= 12
 
@@ -93,18 +93,18 @@ def test_a_subclass_of_tensor_is_a_tensor() -> None:
         ([int], ""),
     ],
 )
-def test_unsupported_types_name_argument_and_advice(annotation: Any, advice: str) -> None:
+def test_b029_unsupported_types_name_argument_and_advice(annotation: Any, advice: str) -> None:
     with pytest.raises(ValueError, match=rf"op.*argument 'x': expected Tensor, int.*got.*{advice}"):
         schema_of_annotation(annotation)
 
 
 @pytest.mark.parametrize("text", ["Tensr", "tp.Tensr", "list[", "Tensor | 3"])
-def test_a_name_that_cannot_be_resolved_is_reported_as_that(text: str) -> None:
+def test_b029_a_name_that_cannot_be_resolved_is_reported_as_that(text: str) -> None:
     with pytest.raises(ValueError, match=r"argument 'x': annotation .* cannot be resolved"):
         schema_of_annotation(text)
 
 
-def test_local_imports_with_postponed_annotations() -> None:
+def test_b029_local_imports_with_postponed_annotations() -> None:
     def register() -> Any:
         from tensorplay import Tensor as LocalTensor
 

@@ -486,7 +486,7 @@ def test_effects(name: str) -> None:
         library.register_effectful(op, "ordered")  # type: ignore[arg-type]
 
 
-def test_undeclared_writes_are_found_where_asked_for(name: str) -> None:
+def test_b032_undeclared_writes_are_found_where_asked_for(name: str) -> None:
     @custom_op(name)
     def bump(x: Tensor, xs: list[Tensor]) -> Tensor:
         xs[1].add_(1)

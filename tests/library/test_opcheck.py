@@ -111,7 +111,7 @@ def test_a_composite_passes(name: str) -> None:
 # --- wrong ones -----------------------------------------------------------------------------------
 
 
-def test_an_undeclared_write(name: str) -> None:
+def test_b032_an_undeclared_write(name: str) -> None:
     @custom_op(name)
     def bump(x: Tensor) -> Tensor:
         x.add_(1)
@@ -137,7 +137,7 @@ def test_a_write_of_nan_bits_is_seen(name: str) -> None:
     assert ("schema", "undeclared_write") in codes(sneak, (tp.rand(2), nan))
 
 
-def test_a_declared_write_that_does_not_happen_is_a_warning(name: str) -> None:
+def test_b032_a_declared_write_that_does_not_happen_is_a_warning(name: str) -> None:
     @custom_op(name, mutates_args=("out",))
     def lazy(x: Tensor, out: Tensor) -> None:
         return None
