@@ -142,7 +142,7 @@ class LBFGS(Optimizer):
         if np.abs(gradient).max(initial=0.0) <= group["tolerance_grad"]:
             return first
         start = state["evaluations"]
-        for _ in range(group["max_iter"]):
+        for turn in range(group["max_iter"]):
             state["iterations"] += 1
             direction = self._direction(state, gradient, group["history_size"])
             slope = float(gradient @ direction)
@@ -163,7 +163,9 @@ class LBFGS(Optimizer):
                 self._move_to(x + x.dtype.type(t) * direction)
             else:
                 self._move_to(x + x.dtype.type(t) * direction)
-                loss, new = evaluate()
+                # The next call of `step` begins where this one ends: with an evaluation.
+                last = turn == group["max_iter"] - 1
+                loss, new = (loss, gradient) if last else evaluate()
             state.update(previous=wrap(gradient), direction=wrap(direction), t=float(t))
             gradient = new
             if (

@@ -217,3 +217,24 @@ def test_a_gradient_of_another_shape_is_refused(make: Any) -> None:
     with pytest.raises(RuntimeError, match=r"gradient has shape \[3, 1\], its parameter \[3, 3\]"):
         make([p], 0.1).step()
     assert p.tolist() == [[1.0] * 3] * 3
+
+
+def test_lbfgs_evaluates_as_often_as_pytorch(torch: Any) -> None:
+    found = []
+    for lib in (tp, torch):
+        x = lib.nn.Parameter(lib.tensor([0.5, 3.0], dtype=lib.float64))
+        method = lib.optim.LBFGS([x], 0.1, max_iter=4)
+        calls = []
+
+        def closure(x: Any = x, method: Any = method, calls: Any = calls) -> Any:
+            calls.append(x.tolist())
+            method.zero_grad()
+            loss = ((x - 1) ** 4).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            method.step(closure)
+        found.append(calls)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+    assert len(found[0]) == 12
