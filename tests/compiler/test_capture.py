@@ -390,3 +390,23 @@ def test_random_numbers_beside_a_branch_are_drawn_once(backend) -> None:
         tp.manual_seed(0)
         found.append([f(sign * tp.ones(3)) for sign in (1, -1, 1, -1)] + [tp.rand(2)])
     close(found[1], found[0])
+
+
+def test_row_major_copies_are_row_major(backend) -> None:
+    function = lambda x: (x.contiguous(), x.contiguous() * 2)  # noqa: E731
+    f = tp.compile(function, backend=backend)
+    for x in (
+        tp.rand(4, 6),
+        tp.rand(4, 6).t(),
+        tp.rand(8, 6)[::2],
+        tp.rand(4, 1, 3).permute(2, 0, 1),
+    ):
+        got, want = f(x), function(x)
+        close(got, want)
+        assert [t.stride() for t in got] == [t.stride() for t in want]
+
+
+def test_smooth_steps_at_infinity(backend) -> None:
+    x = tp.tensor([-float("inf"), -0.0, float("inf"), float("nan"), 100.0])
+    for function in (tp.nn.functional.softplus, tp.nn.functional.logsigmoid):
+        close(tp.compile(function, backend=backend)(x), function(x))

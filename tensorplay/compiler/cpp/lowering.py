@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tensorplay import _dtype
-from tensorplay._tensor import Spec
+from tensorplay._tensor import Spec, contiguous_strides
 from tensorplay.compiler.cpp.ir import TYPES, ElementType, Loop, Value
 from tensorplay.ops.elementwise import result_type
 
@@ -303,6 +303,16 @@ def _same(call: _Call) -> Value:
     return value
 
 
+def _row_major(call: _Call) -> Value:
+    spec = call.specs["input"]
+    usual = contiguous_strides(spec.shape)
+    strides = usual if spec.strides is None else spec.strides
+    if any(n > 1 and s != u for n, s, u in zip(spec.shape, strides, usual, strict=True)):
+        reason = "results of kernels are laid out as their arguments are"
+        raise NotFusable(reason)
+    return _same(call)
+
+
 def _where(call: _Call) -> Value:
     if call["input"] is None or call["other"] is None:
         reason = "where of a condition alone"
@@ -390,8 +400,9 @@ def _softplus(call: _Call) -> Value:
     scaled = call.make("{0} * {1}", kind, x, beta)
     large = call.make("is({0} > {1})", TYPES["bool"], scaled, call.number("threshold", kind))
     soft = call.make(
-        "(maximum({0}, {0} * 0) + log1p(exp(-absolute({0})))) / {1}", kind, scaled, beta, heavy=True
-    )
+        "(maximum({0}, {2}) + log1p(exp(-absolute({0})))) / {1}",
+        kind, scaled, beta, call.loop.number(0, kind), heavy=True,
+    )  # fmt: skip
     return _choice(call, large, x, soft)
 
 
@@ -520,7 +531,7 @@ def _softmax(call: _Call) -> Value:
 _Rule = Callable[[_Call], Value]
 _RULES: Final[dict[str, _Rule]] = {
     "add": _add, "sub": _add, "addcmul": _addcmul, "addcdiv": _addcdiv, "div": _div, "pow": _pow,
-    "_cast": _cast, "clone": _same, "_contiguous": _same, "where": _where,
+    "_cast": _cast, "clone": _same, "_contiguous": _row_major, "where": _where,
     "masked_fill": _masked_fill, "clamp": _clamp, "relu": _relu, "gelu": _gelu,
     "softplus": _softplus, "square": _square, "silu": _silu, "leaky_relu": _leaky_relu,
     "elu": _elu, "hardtanh": _hardtanh,
