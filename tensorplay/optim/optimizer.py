@@ -181,6 +181,12 @@ class Optimizer:
                 f"{p.dtype!r}."
             )
             raise ValueError(message)
+        if any(size > 1 and step == 0 for size, step in zip(p.shape, p.stride(), strict=True)):
+            message = (
+                f"[{self._name}] argument 'params': the elements of an expanded tensor are one in "
+                "memory. Write nn.Parameter(x.clone())."
+            )
+            raise ValueError(message)
         if id(p) in present:
             message = f"[{self._name}] argument 'params': a parameter appears more than once."
             raise ValueError(message)

@@ -349,6 +349,11 @@ def test_hooks_of_steps() -> None:
             "can't optimize a non-leaf Tensor",
         ),
         (lambda: optim.SGD([tp.tensor([1])], 0.1), ValueError, "floating or complex elements"),
+        (
+            lambda: optim.SGD([nn.Parameter(tp.zeros(1).expand(3))], 0.1),
+            ValueError,
+            "elements of an expanded tensor are one in memory",
+        ),
         (lambda: optim.SGD([p := parameter(1), p], 0.1), ValueError, "more than once"),
         (lambda: optim.SGD([parameter(1)], -0.1), ValueError, "Invalid learning rate: -0.1"),
         (lambda: optim.SGD([parameter(1)], math.nan), ValueError, "Invalid learning rate: nan"),
