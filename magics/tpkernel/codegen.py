@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tensorplay.library.modules.shapes import Dims, same_shape
 from tensorplay.library.modules.spec import DTYPES, Argument, CellSpec, KernelSpec
-from tpkernel.cpp_types import CPP_TO_DTYPE, bare_type
+from tpkernel.cpp_types import bare_type
 
 __all__ = ["export_source", "preamble"]
 
@@ -171,8 +171,15 @@ def _dispatch(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
     table = f"tp_guard_{kernel.export}"
     lines += [
         f"if (tp_rt_guard(&{table}, args, count, {views}, {codes}) != 0) return -1;",
-        "try {",
     ]
+    if any(a.kind == "other" for a in kernel.arguments):
+        guarded = "::tensorplay::jit::Guarded"
+        types = (a.cpp_type if a.kind == "other" else guarded for a in kernel.arguments)
+        lines += [
+            f"using mixed = ::tensorplay::jit::Mixed<{', '.join(types)}>;",
+            f"if (mixed::check({_text(kernel.name)}, args, count) != 0) return -1;",
+        ]
+    lines.append("try {")
     for number, instance in enumerate(kernel.instances):
         call = f"::{kernel.name}{_template_arguments(variables, instance)}"
         call += f"({_arguments(kernel, instance)});"
@@ -209,10 +216,14 @@ def _arguments(kernel: KernelSpec, instance: Mapping[str, str]) -> str:
             texts.append(f"{_view_type(argument, instance)}(&views[{view}])")
             view += 1
             continue
+        if argument.kind == "other":
+            texts.append(
+                f"mixed::take<{argument.cpp_type}>(args[{position}], "
+                f"{_text(kernel.name)}, {position})"
+            )
+            continue
         bare = bare_type(argument.cpp_type)
         target = DTYPES[instance[bare]] if bare in instance else bare
-        if bare not in instance and bare in CPP_TO_DTYPE:
-            target = bare
         texts.append(f"static_cast<{target}>(tp_arg_{argument.kind}(args[{position}]))")
     return ", ".join(texts)
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 __all__ = [
     "APPENDS",
+    "BESIDE_VIEWS",
     "CPP_TO_DTYPE",
+    "ENGINE_TYPES",
     "MEMORY_CALLS",
     "TYPES_TEXT",
     "VALUE_CALLS",
@@ -45,6 +47,42 @@ TYPES_TEXT = (
     "Types that can be passed: tvm::ffi::TensorView, tp::In/Out/InOut, double, float, int64_t and "
     "other integers, bool, std::string; for lists tvm::ffi::Array<int64_t> and Array<double>."
 )
+
+#: For messages of functions over typed views.
+BESIDE_VIEWS = (
+    "Beside typed views a function takes numbers, bool, const std::string&, DLDataType, "
+    "tvm::ffi::Array and tvm::ffi::Optional of numbers. For Tensor? and lists of tensors take all "
+    "of its tensors as tvm::ffi::TensorView, and these as tvm::ffi::Optional<tvm::ffi::Tensor> and "
+    "tvm::ffi::Array<tvm::ffi::Tensor>."
+)
+#: What stands for a schema type beside typed views: the C++ types, and the one to write.
+ENGINE_TYPES: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "str": (re.compile(r"std::string|(tvm::)?(ffi::)?String"), "const std::string&"),
+    "ScalarType": (re.compile("DLDataType"), "DLDataType"),
+    **{
+        f"{kind}[]": (
+            re.compile(rf"(tvm::)?(ffi::)?Array<({element})>"),
+            f"tvm::ffi::Array<{usual}>",
+        )
+        for kind, element, usual in (
+            ("int", "int64_t|int|int32_t", "int64_t"),
+            ("float", "double|float", "double"),
+            ("bool", "bool", "bool"),
+        )
+    },
+    **{
+        f"{kind}?": (
+            re.compile(rf"(tvm::)?(ffi::)?Optional<({element})>"),
+            f"tvm::ffi::Optional<{usual}>",
+        )
+        for kind, element, usual in (
+            ("int", "int64_t|int|int32_t", "int64_t"),
+            ("float", "double|float", "double"),
+            ("bool", "bool", "bool"),
+            ("str", r"(tvm::)?(ffi::)?String|std::string", "tvm::ffi::String"),
+        )
+    },
+}
 
 WRITING_CALLS = frozenset({"swap", "std::swap", "exchange", "std::exchange"})
 # Functions of the standard library that take numbers by value or by reference to const.

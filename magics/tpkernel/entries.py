@@ -19,7 +19,7 @@ from tensorplay.ops.schema import (
 )
 from tpkernel.cell import FrontMatter
 from tpkernel.cpp import Function, Parameter
-from tpkernel.cpp_types import TYPES_TEXT
+from tpkernel.cpp_types import BESIDE_VIEWS, ENGINE_TYPES, TYPES_TEXT
 from tpkernel.errors import CellError, did_you_mean
 from tpkernel.formulas import is_function_path, read_formula
 from tpkernel.gradients import with_gradient
@@ -255,20 +255,23 @@ class EntryReader:
             "float": "double",
             "Scalar": "double",
             "bool": "bool",
-            "str": "const std::string&",
+            **{kind: usual for kind, (_, usual) in ENGINE_TYPES.items()},
         }
-        plain_other = made.kind == "other" and not function.has_views
-        converted = plain_other and self.parent.is_engine_type(parameter.type)
+        converted = made.kind == "other" and self.parent.is_engine_type(parameter.type)
+        if function.has_views and converted:
+            known = ENGINE_TYPES.get(kind)
+            bare = self.parent.resolve(parameter.type)
+            converted = known is not None and known[0].fullmatch(bare) is not None
         accepted = made.kind == want.get(kind) or (kind not in want and converted)
         if not accepted:
             hint = f" Write {advice[kind]} {parameter.name}." if kind in advice else ""
-            if function.has_views and kind not in want:
-                hint = " Functions over typed views take tensors, numbers and bool."
+            if function.has_views and kind not in want and kind not in ENGINE_TYPES:
+                hint = f" {BESIDE_VIEWS}"
             message = (
                 f"argument '{argument.name}': expected a C++ parameter for schema type {kind}, got "
                 f"{parameter.type}.{hint}"
             )
-            if made.kind == "other":
+            if made.kind == "other" and not function.has_views:
                 message += f" {TYPES_TEXT}"
             raise self.error(message, line=parameter.line, column=parameter.column)
         if made.kind == "tensor":

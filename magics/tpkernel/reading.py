@@ -18,7 +18,13 @@ from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec, Kind
 from tensorplay.utils.cpp_jit.source import Parameter as CppParameter
 from tpkernel.cell import Cell, FrontMatter
 from tpkernel.cpp import Function, Parameter
-from tpkernel.cpp_types import CPP_TO_DTYPE, TYPES_TEXT, bare_type
+from tpkernel.cpp_types import (
+    BESIDE_VIEWS,
+    CPP_TO_DTYPE,
+    ENGINE_TYPES,
+    TYPES_TEXT,
+    bare_type,
+)
 from tpkernel.entries import EntryReader
 from tpkernel.errors import did_you_mean
 from tpkernel.hints import like_backward
@@ -394,14 +400,9 @@ class CellReader:
         for argument in arguments:
             if argument.role == "out":
                 continue
-            if argument.kind == "other":
-                message = (
-                    f"argument '{argument.name}': expected a typed view, a number or bool, got "
-                    f"{argument.cpp_type}. Typed views go with those only; use "
-                    "tvm::ffi::TensorView for the tensors of this function."
-                )
-                raise self.cell.error(message, line=function.line, subject=name)
             kind: str = "Tensor" if argument.kind == "tensor" else argument.kind
+            if argument.kind == "other":
+                kind = self.schema_type(argument, function, name)
             if argument.role == "inout":
                 kind = "Tensor(a!)" if argument.kind == "tensor" else kind
             text = f"{kind} {argument.name}"
@@ -423,6 +424,18 @@ class CellReader:
         entry = FrontMatter({"op": schema_text, "kernel": function.name}, {}, function.line)
         reader = EntryReader(self, entry, helper=helper, shapes=shapes)
         return reader.operator(origin=f"typed views of {function.name}")
+
+    def schema_type(self, argument: Argument, function: Function, subject: str) -> str:
+        """Return the schema type of what the engine converts beside typed views."""
+        bare = self.resolve(argument.cpp_type)
+        for kind, (pattern, _) in ENGINE_TYPES.items():
+            if pattern.fullmatch(bare):
+                return kind
+        message = (
+            f"argument '{argument.name}': {argument.cpp_type} does not go with typed views. "
+            f"{BESIDE_VIEWS}"
+        )
+        raise self.cell.error(message, line=function.line, subject=subject)
 
     def helper(self, name: str, namespace: str, shapes: ShapeRules | None = None) -> OperatorSpec:
         """Return the operator for a function that a formula or a gradient calls."""

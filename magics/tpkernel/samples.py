@@ -17,6 +17,7 @@ import numpy as np
 import tensorplay as tp
 from tensorplay.library.modules.shapes import Dims, Like
 from tensorplay.library.modules.spec import Argument, OperatorSpec
+from tensorplay.ops.schema import parse_schema
 from tpkernel.formulas import read_formula
 
 __all__ = ["Sample", "make_samples"]
@@ -24,6 +25,13 @@ __all__ = ["Sample", "make_samples"]
 _SIZES = (2, 3, 4, 5, 6, 7, 8, 9)
 # Few elements all the same: a gradcheck calls the kernel for each.
 _LARGER = (5, 6, 4, 3, 7, 8, 9, 2)
+# What an argument is that the engine converts, by its schema type.
+_OTHERS = {
+    "int[]": [1, 2],
+    "float[]": [0.7, 1.3],
+    "bool[]": [True, False],
+    "ScalarType": tp.float32,
+}
 # The order in which a gradcheck prefers dtypes.
 _FLOATING = ("float64", "float32", "float16", "bfloat16", "complex128", "complex64")
 
@@ -115,11 +123,29 @@ def make_samples(spec: OperatorSpec, *, seed: int = 0, positive: bool = False) -
     return list({sample.text: sample for sample in made}.values())  # 0-d ones are all the same
 
 
+def _schema_type(argument: Argument, spec: OperatorSpec) -> str:
+    schema = parse_schema(spec.schema)
+    return str(schema.arguments[schema.index_of(argument.name)].type)
+
+
 def _scalar(argument: Argument, spec: OperatorSpec) -> Any:
     default = spec.kernel.defaults.get(argument.name)
     if default is not None:
-        return default
-    return {"int": min(2, argument.high), "float": 0.7, "bool": True}.get(argument.kind, "text")
+        return _given(argument, spec, default)
+    if argument.kind != "other":
+        return {"int": min(2, argument.high), "float": 0.7, "bool": True}[argument.kind]
+    kind = _schema_type(argument, spec)
+    if kind.endswith("?"):
+        return None
+    return _OTHERS.get(kind, "text")
+
+
+def _given(argument: Argument, spec: OperatorSpec, value: Any) -> Any:
+    """Return a declared value; a dtype is declared by its name."""
+    if argument.kind == "other" and _schema_type(argument, spec) == "ScalarType":
+        name = getattr(value, "name", value)
+        return getattr(tp, str(name).removeprefix("tp."))
+    return value
 
 
 def _made(
@@ -168,7 +194,8 @@ def _declared(spec: OperatorSpec, item: Mapping[str, Any]) -> Sample:
     values: dict[str, Any] = {}
     for argument in spec.inputs:
         if argument.name not in item:
-            values[argument.name] = spec.kernel.defaults[argument.name]
+            default = spec.kernel.defaults[argument.name]
+            values[argument.name] = _given(argument, spec, default)
             continue
         value = item[argument.name]
         if argument.kind == "tensor" and isinstance(value, str):
@@ -182,7 +209,7 @@ def _declared(spec: OperatorSpec, item: Mapping[str, Any]) -> Sample:
         elif argument.kind == "tensor":
             values[argument.name] = np.asarray(value)
         else:
-            values[argument.name] = value
+            values[argument.name] = _given(argument, spec, value)
     return Sample(_text(spec, values), values)
 
 

@@ -311,6 +311,39 @@ struct Body<Indices<I_...>, R_, A_...> {
   }
 };
 
+// A parameter of `Mixed` that a guard has read.
+struct Guarded {};
+template <>
+struct Value<Guarded> {
+  static constexpr tp_rt_type type{"Any", TP_RT_KIND_ENGINE, 0, false};
+};
+
+// The parameters of a function over typed views that the engine converts, among others.
+template <typename... A_>
+struct Mixed {
+  static_assert((supported<bare_t<A_>> && ...),
+                "tensorplay::jit: this signature needs the engine's full headers");
+  static constexpr tp_rt_type types[] = {Value<bare_t<A_>>::type..., Value<void>::type};
+
+  static int check(const char* name, const TVMFFIAny* args, int32_t count) {
+    return tp_rt_check_call(name, types, sizeof...(A_), args, count);
+  }
+  template <typename T_>
+  static bare_t<T_> take(const TVMFFIAny& any, const char* name, int32_t index) {
+    using Bare_ = bare_t<T_>;
+#ifndef TENSORPLAY_FFI_LIGHT
+    if constexpr (Value<Bare_>::type.kind == TP_RT_KIND_ENGINE) {
+      return Value<Bare_>::get(any, name, types, sizeof...(A_), index);
+    } else
+#endif
+    {
+      static_cast<void>(name);
+      static_cast<void>(index);
+      return Value<Bare_>::get(any);
+    }
+  }
+};
+
 template <typename R_, typename... A_>
 inline int call(R_ (*function)(A_...), const char* name, const TVMFFIAny* args, int32_t count,
                 TVMFFIAny* result) {

@@ -81,6 +81,24 @@ class InputRules:
             raise ValueError(message)
         return sizes
 
+    def dtype(self, name: str, dtype: Any) -> Any:
+        """Return a dtype in the form that the engine passes to a kernel.
+
+        Raises
+        ------
+        TypeError
+            It is complex: the engine has no word for these.
+        """
+        import tvm_ffi
+
+        if dtype.is_complex:
+            message = (
+                f"[{self._name}] argument '{name}': expected a dtype that the engine can pass, "
+                f"which is any but a complex one, got {dtype}."
+            )
+            raise TypeError(message)
+        return tvm_ffi.dtype(dtype.name)
+
     def _where(self, argument: Argument) -> str:
         return f"[{self._name}] argument '{argument.name}': "
 

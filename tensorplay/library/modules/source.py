@@ -149,7 +149,12 @@ class _Writer:
 
     def call_arguments(self) -> list[str]:
         texts = []
+        dtypes = {a.name for a in self.schema.arguments if str(a.type) == "ScalarType"}
         for argument in self.spec.kernel.arguments:
+            if argument.name in dtypes:  # in the form that the engine knows
+                name = argument.name
+                texts.append(f"rules.{self.spec.opname}.dtype({name!r}, {name})")
+                continue
             copied = (
                 self.spec.copies
                 and argument.kind == "tensor"
