@@ -29,6 +29,8 @@ from tpkernel.memory_checks import MemoryWatch, check_memory
 from tpkernel.opchecks import opchecks
 from tpkernel.repeat_checks import check_layouts, check_repeats
 from tpkernel.samples import Sample, make_samples, preferred_dtypes
+from tpkernel.verdicts import is_bad
+from tpkernel.zero_checks import check_zeros, with_zeros
 
 __all__ = ["CHECKS", "Record", "load_operators", "run_checks", "validations"]
 
@@ -111,11 +113,14 @@ def run_checks(
         wrong: list[Finding] = []
         if "memory" in checks or "gradcheck" in checks:
             dtypes = preferred_dtypes(operator)
-            for finding in check_memory(operator, definition, watch, samples, dtypes, progress):
-                if "memory" in checks:
-                    yield finding
-                if finding.level == "error":
-                    wrong.append(finding)
+            zeros = with_zeros(operator, samples)
+            found = [
+                *check_memory(operator, definition, watch, samples, dtypes, progress),
+                *_errors(check_memory(operator, definition, watch, zeros, dtypes, progress)),
+            ]
+            wrong = list(_errors(found))
+            if "memory" in checks:
+                yield from found
         if "gradcheck" in checks:
             if wrong:
                 level: Literal["error", "note"] = "note"
@@ -125,7 +130,10 @@ def run_checks(
                 yield Finding("gradcheck", operator.name, level, message, code=wrong[0].code)
             else:
                 settings = GradcheckSettings(seed=seed)
-                yield from gradchecks(operator, definition, samples, settings, progress)
+                records = list(gradchecks(operator, definition, samples, settings, progress))
+                yield from records
+                if not any(map(_failed, records)):
+                    yield from check_zeros(operator, definition, zeros, progress)
         if "validation" in checks:
             yield from _judged(
                 operator, _validation(operator, definition, samples[-1], watch, progress)
@@ -146,6 +154,17 @@ def run_checks(
                 )
         if "opcheck" in checks and not wrong:
             yield from opchecks(operator, definition, samples[0], progress)
+
+
+def _errors(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Leave out notes, such as that a call on zeros, outside the domain, was not finished."""
+    return (f for f in findings if f.level == "error")
+
+
+def _failed(record: GradcheckFacts | Finding) -> bool:
+    if isinstance(record, GradcheckFacts):
+        return is_bad(record.verdict)
+    return record.level == "error"
 
 
 # -- validation -----------------------------------------------------------------------------------

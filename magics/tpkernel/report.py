@@ -130,7 +130,8 @@ class Report:
         names = [o.name for o in self.operators if not o.helper]
         names += [f.name for f in self.functions]
         parts = [", ".join(names), *headlines(self), self.build.how]
-        if self.gradcheck and not is_bad(self.gradcheck_verdict):
+        failed = any(f.level == "error" and f.check == "gradcheck" for f in self.findings)
+        if self.gradcheck and not failed and not is_bad(self.gradcheck_verdict):
             parts.append(f"gradcheck {self.gradcheck_verdict.replace('_', ' ')}")
         return " · ".join(parts)
 

@@ -60,6 +60,7 @@ _HEADLINES = {
     "not_written": "output not fully written",
     "reads_output": "output depends on old memory",
     "reads_outside": "reads outside its memory",
+    "gradient_at_zero": "gradient wrong at 0 or 1",
 }
 _PAIR_CODES = {"gradient_shape": "gradient of wrong shape"}
 _EXAMPLES = ("int64", "float64", "float32")
