@@ -7,7 +7,7 @@ import gc
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -241,6 +241,9 @@ def _results(
     after, after_structure = flatten((args, kwargs))
     if after_structure != structure or any(a is not g for a, g in zip(after, given, strict=True)):
         raise recorder.refuse("changes a list or dictionary that it was given")
+    kind = _unusual(result)
+    if kind is not None:
+        raise recorder.refuse(f"returns a {kind.__name__}")
     flat, out_structure = flatten(result)
     roots: list[Root] = []
     by_memory: dict[int, int] = {}
@@ -261,6 +264,17 @@ def _results(
         recorder, watch, out_structure, outputs, roots, writes, outside,
         set(recorder.graph.nodes),
     )  # fmt: skip
+
+
+def _unusual(value: Any) -> type | None:
+    """Return the kind of a mapping in a result that would come back as a plain dictionary."""
+    if isinstance(value, Mapping):
+        if type(value) is not dict:
+            return type(value)
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return next((k for k in map(_unusual, value) if k is not None), None)
+    return None
 
 
 def _output(

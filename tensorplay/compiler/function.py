@@ -312,7 +312,7 @@ def _key_of(leaves: Sequence[Any], structure: Any) -> tuple[Any, ...] | None:
     if tensors > 1 and len({id(x) for x in leaves if isinstance(x, Tensor)}) < tensors:
         parts.append(_repeats(leaves))
     if structure is not None:
-        parts.append(repr(structure))
+        parts.append(_shape_of(structure))
     return tuple(parts)
 
 
@@ -613,6 +613,16 @@ class CompiledFunction:
         """Forget all programs."""
         with self._lock:
             self._reset()
+
+
+def _shape_of(structure: Any) -> Any:
+    """Return the structure of arguments as something to look up: kinds, and keys as they are."""
+    kind = structure.__class__
+    if isinstance(structure, tuple | list):
+        return (kind, *[_shape_of(x) for x in structure])
+    if kind is dict:
+        return (kind, *[(k.__class__, k, _shape_of(x)) for k, x in structure.items()])
+    return None
 
 
 def _these(key: Any, leaves: Sequence[Any]) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import random
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -410,3 +411,22 @@ def test_smooth_steps_at_infinity(backend) -> None:
     x = tp.tensor([-float("inf"), -0.0, float("inf"), float("nan"), 100.0])
     for function in (tp.nn.functional.softplus, tp.nn.functional.logsigmoid):
         close(tp.compile(function, backend=backend)(x), function(x))
+
+
+def test_kinds_and_keys_of_structures_count(backend) -> None:
+    class Key:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        def __repr__(self) -> str:
+            return "Key"
+
+    one, two = (NamedTuple("Pair", [("a", object), ("b", object)]) for _ in range(2))
+    one.by, two.by = 2.0, 3.0
+    f = tp.compile(lambda p: p.a * type(p).by, backend=backend)
+    g = tp.compile(lambda d: next(iter(d.values())) * next(iter(d)).by, backend=backend)
+    for by, kind in ((2, one), (3, two)):
+        assert f(kind(tp.ones(1), tp.ones(1))).item() == by
+        assert g({Key(by): tp.ones(1)}).item() == by
+    h = tp.compile(lambda x: [collections.OrderedDict(a=x * 2)], backend=backend)
+    assert type(h(tp.ones(1))[0]) is collections.OrderedDict
