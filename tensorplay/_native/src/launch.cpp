@@ -3,280 +3,22 @@
 // function over one row. `LoopCall` finds the rows of a call, whatever the shapes and strides are.
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 
-
 #include <numpy/arrayobject.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
-#include "launch.h"
+#include "rows.h"
 
 namespace tensorplay {
 
 namespace {
 
-using Kernel = void (*)(char* const*, int64_t, const double*, char*);
-using Finish = void (*)(char* const*, int64_t, int64_t, const double*);
-
-constexpr int kMaxOperands = 64;
-constexpr int64_t kTile = 2048;          // elements packed at a time where a row may be cut
-constexpr int64_t kPiece = 16384;        // elements per task where a row may be cut
 constexpr int64_t kWithoutThreads = 32768;  // elements below which one thread is faster
 constexpr int64_t kPastCaches = int64_t{1} << 25;  // bytes of a call whose results nobody finds there
 constexpr int64_t kWithInterpreter = 8192;  // elements below which releasing it costs more
 
-struct Operand {
-  PyArray_Descr* type = nullptr;
-  int64_t size = 0;
-  bool per_row = false;
-  // Inputs: dimensions of size 1 that are missing behind the shape. Outputs per row: whether the
-  // reduced dimensions are kept with size 1.
-  int behind = 0;
-  int destination = -1;  // number of the argument that the output is written to, or a new array
-};
-
-struct LoopCall {
-  PyObject_HEAD
-  Kernel kernel;
-  Finish finish;
-  int64_t lanes;
-  int inner;  // dimensions of a row; -1: all, and rows may be cut
-  int64_t scratch;
-  bool partial;
-  int64_t cost;  // how much an element takes, in units of an addition in memory
-  std::vector<Operand>* inputs;
-  std::vector<Operand>* outputs;   // of the kernel; partial ones last
-  std::vector<Operand>* finished;  // of `finish`
-  std::vector<double>* numbers;
-  PyObject* owner;  // keeps the library
-};
-
 PyTypeObject* loop_call_type = nullptr;
-
-// One operand of one call: strides over the outer dimensions, and over those of a row.
-struct Place {
-  char* data;
-  int64_t size;
-  bool per_row;
-  bool is_output;
-  int64_t outer[kMaxDims];
-  int64_t inner[kMaxDims];
-  bool plain;  // a row is contiguous, or one element
-};
-
-struct Space {
-  int outer_dims = 0, inner_dims = 0;
-  int64_t outer[kMaxDims], inner[kMaxDims];
-  int64_t rows = 1, length = 1;
-};
-
-struct Task {
-  const LoopCall* call;
-  const Space* space;
-  const Place* places;
-  int count;
-  bool plain;
-  bool streams;         // whole pieces are written past the caches
-  int64_t pieces;       // per row
-  int64_t piece;        // elements
-  int64_t batch;        // (row, piece) pairs per task
-  char* partials;       // of 8 bytes, one after the other for each output
-  int64_t parts;
-  int64_t buffer_bytes;
-};
-
-void copy_elements(char* to, int64_t to_step, const char* from, int64_t from_step, int64_t n,
-                   int64_t size) {
-  if (to_step == size && from_step == size) {
-    std::memcpy(to, from, static_cast<size_t>(n * size));
-    return;
-  }
-  switch (size) {
-#define TP_CASE(type)                                          \
-  for (int64_t i = 0; i < n; ++i) {                            \
-    type x;                                                    \
-    std::memcpy(&x, from + i * from_step, sizeof x);           \
-    std::memcpy(to + i * to_step, &x, sizeof x);               \
-  }                                                            \
-  break;
-    case 1: TP_CASE(uint8_t)
-    case 2: TP_CASE(uint16_t)
-    case 4: TP_CASE(uint32_t)
-    default: TP_CASE(uint64_t)
-#undef TP_CASE
-  }
-}
-
-// Copy elements `from` … of a row with several dimensions to or from contiguous memory.
-void copy_row(char* packed, char* data, const int64_t* sizes, const int64_t* strides, int dims,
-              int64_t from, int64_t n, int64_t size, bool pack) {
-  int64_t last = dims ? sizes[dims - 1] : 1;
-  int64_t step = dims ? strides[dims - 1] : 0;
-  while (n > 0) {
-    int64_t rest = from, offset = 0;
-    int64_t at = dims ? rest % last : 0;
-    rest = dims ? rest / last : 0;
-    offset += at * step;
-    for (int d = dims - 2; d >= 0; --d) {
-      offset += rest % sizes[d] * strides[d];
-      rest /= sizes[d];
-    }
-    int64_t run = std::min(n, last - at);
-    if (pack) {
-      copy_elements(packed, size, data + offset, step, run, size);
-    } else {
-      copy_elements(data + offset, step, packed, size, run, size);
-    }
-    packed += run * size;
-    from += run;
-    n -= run;
-  }
-}
-
-// Run the kernel on elements from … from + n of a row whose operands are copied to whole vectors.
-void run_packed(const Task& task, char* const* start, int64_t from, int64_t n, char* buffer,
-                char* scratch) {
-  const LoopCall& call = *task.call;
-  char* data[kMaxOperands];
-  int64_t room = (n + call.lanes - 1) / call.lanes * call.lanes;
-  for (int j = 0; j < task.count; ++j) {
-    const Place& p = task.places[j];
-    if (p.per_row) {
-      data[j] = start[j];
-      continue;
-    }
-    data[j] = buffer;
-    buffer += (room * p.size + 63) / 64 * 64;
-    if (p.is_output) continue;
-    copy_row(data[j], start[j], task.space->inner, p.inner, task.space->inner_dims, from, n, p.size,
-             true);
-    for (int64_t i = n; i < room; ++i) {
-      std::memcpy(data[j] + i * p.size, data[j], static_cast<size_t>(p.size));
-    }
-  }
-  bool cut = call.inner < 0;
-  call.kernel(data, cut && !call.partial ? room : n, call.numbers->data(), cut ? nullptr : scratch);
-  for (int j = 0; j < task.count; ++j) {
-    const Place& p = task.places[j];
-    if (p.is_output && !p.per_row) {
-      copy_row(data[j], start[j], task.space->inner, p.inner, task.space->inner_dims, from, n,
-               p.size, false);
-    }
-  }
-}
-
-void run_task(void* context, int64_t number) {
-  const Task& task = *static_cast<const Task*>(context);
-  const LoopCall& call = *task.call;
-  const Space& space = *task.space;
-  int64_t first = number * task.batch;
-  int64_t end = std::min(first + task.batch, space.rows * task.pieces);
-  char* buffer = nullptr;
-  if (task.buffer_bytes > 0) {
-    buffer = static_cast<char*>(thread_memory(static_cast<size_t>(task.buffer_bytes)));
-  }
-  char* scratch = buffer;
-  if (buffer != nullptr) {
-    int64_t room = (space.length + call.lanes - 1) / call.lanes * call.lanes;
-    buffer += (room * call.scratch + 63) / 64 * 64;
-  }
-  char* start[kMaxOperands];
-  char* data[kMaxOperands];
-  int64_t known_row = -1;
-  for (int64_t pair = first; pair < end; ++pair) {
-    int64_t row = pair / task.pieces;
-    if (row != known_row) {
-      known_row = row;
-      for (int j = 0; j < task.count; ++j) start[j] = task.places[j].data;
-      int64_t rest = row;
-      for (int d = space.outer_dims - 1; d >= 0 && rest; --d) {
-        int64_t at = rest % space.outer[d];
-        rest /= space.outer[d];
-        if (at) {
-          for (int j = 0; j < task.count; ++j) start[j] += at * task.places[j].outer[d];
-        }
-      }
-    }
-    int64_t from = (pair % task.pieces) * task.piece;
-    int64_t n = std::min(task.piece, space.length - from);
-    if (call.partial) {
-      // Two partial results per piece: of its whole vectors, and of what is left.
-      int64_t whole = task.plain ? n / call.lanes * call.lanes : 0;
-      for (int half = 0; half < 2; ++half) {
-        int64_t at = half ? from + whole : from;
-        int64_t length = half ? n - whole : whole;
-        if (length == 0) continue;
-        int64_t part = task.plain ? pair * 2 + half : pair * 2 + 1;
-        char* local[kMaxOperands];
-        for (int j = 0, k = 0; j < task.count; ++j) {
-          const Place& p = task.places[j];
-          local[j] = start[j];
-          if (p.is_output && p.per_row) {
-            local[j] = task.partials + (k++ * task.parts + part) * 8;
-          } else if (!half && !p.per_row) {
-            local[j] = start[j] + at * p.size;
-          }
-        }
-        if (half) {
-          run_packed(task, local, at, length, buffer, scratch);
-        } else {
-          call.kernel(local, length, call.numbers->data(), scratch);
-        }
-      }
-      continue;
-    }
-    if (!task.plain) {
-      if (call.inner < 0) {
-        for (int64_t at = from; at < from + n; at += kTile) {
-          run_packed(task, start, at, std::min(kTile, from + n - at), buffer, scratch);
-        }
-      } else {
-        run_packed(task, start, 0, space.length, buffer, scratch);
-      }
-      continue;
-    }
-    int64_t whole = n / call.lanes * call.lanes;
-    if (call.inner >= 0 && whole < n) {
-      run_packed(task, start, 0, n, buffer, scratch);
-      continue;
-    }
-    if (whole > 0) {
-      for (int j = 0; j < task.count; ++j) {
-        const Place& p = task.places[j];
-        data[j] = p.per_row ? start[j] : start[j] + from * p.size;
-      }
-      static char past;
-      char* room = call.inner >= 0 ? scratch : task.streams ? &past : nullptr;
-      call.kernel(data, whole, call.numbers->data(), room);
-    }
-    if (whole < n) run_packed(task, start, from + whole, n - whole, buffer, scratch);
-  }
-}
-
-// Join neighbouring dimensions that every operand steps through evenly; drop those of size 1.
-int collapse(int64_t* sizes, Place* places, int count, int dims, bool outer) {
-  int kept = 0;
-  for (int d = 0; d < dims; ++d) {
-    if (sizes[d] == 1) continue;
-    bool joins = kept > 0;
-    for (int j = 0; joins && j < count; ++j) {
-      int64_t* s = outer ? places[j].outer : places[j].inner;
-      joins = s[kept - 1] == s[d] * sizes[d];
-    }
-    if (joins) {
-      sizes[kept - 1] *= sizes[d];
-    } else {
-      sizes[kept] = sizes[d];
-      ++kept;
-    }
-    for (int j = 0; j < count; ++j) {
-      int64_t* s = outer ? places[j].outer : places[j].inner;
-      s[kept - 1] = s[d];
-    }
-  }
-  return kept;
-}
 
 // Why a call is left to Python: it returns None.
 PyObject* decline() { Py_RETURN_NONE; }
@@ -322,6 +64,28 @@ bool overlaps(PyArrayObject* a, PyArrayObject* b) {
     high[number++] = end;
   }
   return !same && low[0] < high[1] && low[1] < high[0];
+}
+
+// Whether the results are better written past the caches: the call touches more than those hold, and
+// each row of a new result begins where a vector may be streamed to.
+bool goes_past_caches(const LoopCall& call, const Space& space, const std::vector<Place>& places,
+                      bool plain) {
+  if (!plain || (call.inner >= 0 && space.length % call.lanes != 0)) return false;
+  int64_t bytes = 0;
+  for (size_t j = 0; j < places.size(); ++j) {
+    const Place& p = places[j];
+    if (p.per_row) continue;
+    int64_t own = p.size * space.length;
+    for (int d = 0; d < space.outer_dims; ++d) own *= p.outer[d] != 0 ? space.outer[d] : 1;
+    bytes += own;
+    if (!p.is_output) continue;
+    if ((*call.outputs)[j - call.inputs->size()].destination >= 0) return false;
+    if (reinterpret_cast<uintptr_t>(p.data) % 64 != 0) return false;
+    for (int d = 0; d < space.outer_dims; ++d) {
+      if (p.outer[d] % 64 != 0) return false;
+    }
+  }
+  return bytes >= kPastCaches;
 }
 
 PyObject* call_loop(PyObject* object, PyObject* const* args, Py_ssize_t given) {
@@ -517,16 +281,7 @@ PyObject* call_loop(PyObject* object, PyObject* const* args, Py_ssize_t given) {
     // One element is a run, wherever it lies.
     task.plain = task.plain && p.plain;
   }
-  if (self.inner < 0 && !self.partial && task.plain && space.outer_dims == 0) {
-    int64_t bytes = 0;
-    task.streams = true;
-    for (const Place& p : places) bytes += p.per_row ? 0 : p.size * total;
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      auto address = reinterpret_cast<uintptr_t>(places[inputs.size() + k].data);
-      task.streams = task.streams && outputs[k].destination < 0 && address % 64 == 0;
-    }
-    task.streams = task.streams && bytes > kPastCaches;
-  }
+  task.streams = goes_past_caches(self, space, places, task.plain);
   task.call = &self;
   task.space = &space;
   task.places = places.data();
@@ -557,44 +312,13 @@ PyObject* call_loop(PyObject* object, PyObject* const* args, Py_ssize_t given) {
   int64_t tasks = (pairs + task.batch - 1) / task.batch;
   bool release = total * self.cost > kWithInterpreter;
   PyThreadState* state = release ? PyEval_SaveThread() : nullptr;
-  if (tasks > 1 && total * self.cost > kWithoutThreads) {
-    run_in_threads(run_task, &task, tasks);
-  } else {
-    for (int64_t i = 0; i < tasks; ++i) run_task(&task, i);
-  }
+  run_in_threads(run_task, &task, tasks, total * self.cost > kWithoutThreads);
   if (self.partial) {
-    // Of each piece only the halves that are there.
-    int64_t parts = 0;
-    std::vector<char> dense(partials.size());
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      int64_t from = pair % task.pieces * task.piece;
-      int64_t n = std::min(task.piece, space.length - from);
-      int64_t whole = task.plain ? n / self.lanes * self.lanes : 0;
-      for (int half = 0; half < 2; ++half) {
-        if ((half ? n - whole : whole) == 0) continue;
-        for (size_t k = 0; k < partial_outputs; ++k) {
-          const Operand& o = outputs[outputs.size() - partial_outputs + k];
-          std::memcpy(
-              dense.data() + static_cast<int64_t>(k) * task.parts * 8 + parts * o.size,
-              partials.data() + (static_cast<int64_t>(k) * task.parts + pair * 2 + half) * 8,
-              static_cast<size_t>(o.size));
-        }
-        ++parts;
-      }
-    }
-    char* data[kMaxOperands];
-    int at = 0;
-    for (size_t j = 0; j < inputs.size(); ++j) data[at++] = places[j].data;
-    for (size_t k = 0; k < outputs.size() - partial_outputs; ++k) {
-      data[at++] = places[inputs.size() + k].data;
-    }
-    for (size_t k = 0; k < partial_outputs; ++k) {
-      data[at++] = dense.data() + static_cast<int64_t>(k) * task.parts * 8;
-    }
+    char* results[kMaxOperands];
     for (size_t k = 0; k < finished.size(); ++k) {
-      data[at++] = PyArray_BYTES(written[written.size() - finished.size() + k]);
+      results[k] = PyArray_BYTES(written[written.size() - finished.size() + k]);
     }
-    self.finish(data, parts, total, self.numbers->data());
+    finish_parts(task, results, total);
   }
   if (state != nullptr) PyEval_RestoreThread(state);
   PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(made.size()));

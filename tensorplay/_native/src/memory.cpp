@@ -12,6 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
+#ifndef _WIN32
+#include <pthread.h>
+#endif
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -20,7 +23,7 @@ namespace tensorplay {
 
 namespace {
 
-constexpr size_t kLarge = size_t{1} << 18;
+constexpr size_t kLarge = size_t{1} << 16;
 constexpr size_t kHuge = size_t{1} << 21;
 constexpr size_t kMostKept = size_t{1} << 28;
 
@@ -31,7 +34,7 @@ struct Block {
 
 std::vector<Block>* blocks = new std::vector<Block>;  // the last one freed at the end
 std::mutex* blocks_mutex = new std::mutex;
-std::unordered_map<void*, size_t>* live = new std::unordered_map<void*, size_t>;
+std::unordered_map<void*, size_t>* live = new std::unordered_map<void*, size_t>;  // large ones
 size_t kept = 0;
 
 size_t rounded(size_t bytes) {
@@ -68,6 +71,7 @@ void give_back(void* at, size_t size) {
 }
 
 void* take(void*, size_t bytes) {
+  if (bytes < kLarge) return std::malloc(bytes > 0 ? bytes : 1);
   size_t size = rounded(bytes);
   {
     std::lock_guard<std::mutex> guard(*blocks_mutex);
@@ -93,8 +97,13 @@ void release(void*, void* at, size_t) {
   std::vector<Block> old;
   {
     std::lock_guard<std::mutex> guard(*blocks_mutex);
-    size_t size = (*live)[at];
-    live->erase(at);
+    auto found = live->find(at);
+    if (found == live->end()) {
+      std::free(at);
+      return;
+    }
+    size_t size = found->second;
+    live->erase(found);
     blocks->push_back({at, size});
     kept += size;
     size_t drop = 0;
@@ -106,6 +115,7 @@ void release(void*, void* at, size_t) {
 }
 
 void* take_zeroed(void* context, size_t count, size_t each) {
+  if (count * each < kLarge) return std::calloc(count * each > 0 ? count * each : 1, 1);
   void* at = take(context, count * each);
   if (at != nullptr) std::memset(at, 0, count * each);
   return at;
@@ -118,6 +128,7 @@ void* take_again(void* context, void* at, size_t bytes) {
     auto found = live->find(at);
     if (found != live->end()) before = found->second;
   }
+  if (before == 0) return std::realloc(at, bytes > 0 ? bytes : 1);  // stays with `malloc`
   if (rounded(bytes) == before) return at;
   void* other = take(context, bytes);
   if (other != nullptr && at != nullptr) {
@@ -131,6 +142,20 @@ PyDataMem_Handler handler = {
     "tensorplay_kept", 1, {nullptr, take, take_zeroed, take_again, release}};
 PyObject* handler_capsule = nullptr;
 
+// Give the handler back that was there; an exception stays.
+void restore(PyObject* before) {
+  PyObject *kind, *error, *traceback;
+  PyErr_Fetch(&kind, &error, &traceback);
+  PyObject* ours = PyDataMem_SetHandler(before);
+  Py_DECREF(before);
+  Py_XDECREF(ours);
+  PyErr_Restore(kind, error, traceback);
+}
+
+// A fork takes no block along that another thread is about to give or take.
+void before_fork() { blocks_mutex->lock(); }
+void after_fork() { blocks_mutex->unlock(); }
+
 }  // namespace
 
 PyObject* new_array(int dims, const Py_ssize_t* sizes, PyArray_Descr* type) {
@@ -143,13 +168,21 @@ PyObject* new_array(int dims, const Py_ssize_t* sizes, PyArray_Descr* type) {
     return nullptr;
   }
   PyObject* array = PyArray_Empty(dims, sizes, type, 0);
-  PyObject *kind, *error, *traceback;
-  PyErr_Fetch(&kind, &error, &traceback);
-  PyObject* ours = PyDataMem_SetHandler(before);
-  Py_DECREF(before);
-  Py_XDECREF(ours);
-  PyErr_Restore(kind, error, traceback);
+  restore(before);
   return array;
+}
+
+PyObject* call_keeping(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  if (given < 1) {
+    PyErr_SetString(PyExc_TypeError, "expected a function");
+    return nullptr;
+  }
+  PyObject* before = PyDataMem_SetHandler(handler_capsule);
+  if (before == nullptr) return nullptr;
+  PyObject* result =
+      PyObject_Vectorcall(args[0], args + 1, static_cast<size_t>(given - 1), nullptr);
+  restore(before);
+  return result;
 }
 
 size_t kept_bytes() {
@@ -169,6 +202,10 @@ void drop_kept() {
 
 bool prepare_memory() {
   if (PyArray_ImportNumPyAPI() < 0) return false;
+#ifndef _WIN32
+  static bool watching = pthread_atfork(before_fork, after_fork, after_fork) == 0;
+  (void)watching;
+#endif
   handler_capsule = PyCapsule_New(&handler, "mem_handler", nullptr);
   return handler_capsule != nullptr;
 }

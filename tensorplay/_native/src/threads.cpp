@@ -22,6 +22,7 @@ namespace tensorplay {
 
 namespace {
 
+constexpr size_t kMostKept = size_t{4} << 20;  // bytes of a thread between calls
 constexpr int kSpins = 4000;  // some tens of microseconds
 
 inline void pause_briefly() {
@@ -30,6 +31,23 @@ inline void pause_briefly() {
 #elif defined(__aarch64__) && defined(__GNUC__)
   asm volatile("yield");
 #endif
+}
+
+struct Memory {
+  char* at = nullptr;
+  size_t size = 0;
+
+  void free() {
+    delete[] at;
+    at = nullptr;
+    size = 0;
+  }
+  ~Memory() { delete[] at; }
+};
+thread_local Memory memory;
+
+void drop_large_memory() {
+  if (memory.size > kMostKept) memory.free();
 }
 
 class Pool {
@@ -73,9 +91,10 @@ class Pool {
   void work() {
     for (;;) {
       int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
-      if (i >= tasks_) return;
+      if (i >= tasks_) break;
       function_(context_, i);
     }
+    drop_large_memory();
   }
 
   void wait_and_work() {
@@ -173,21 +192,15 @@ void set_thread_count(int count) {
   pool.store(nullptr);  // threads of the old one sleep on
 }
 
-void run_in_threads(void (*run)(void*, int64_t), void* context, int64_t tasks) {
-  if (thread_count() > 1 && tasks > 1 && the_pool()->run(run, context, tasks)) return;
+void run_in_threads(void (*run)(void*, int64_t), void* context, int64_t tasks, bool helpers) {
+  if (helpers && tasks > 1 && thread_count() > 1 && the_pool()->run(run, context, tasks)) return;
   for (int64_t i = 0; i < tasks; ++i) run(context, i);
+  drop_large_memory();
 }
 
 void* thread_memory(size_t bytes) {
-  struct Memory {
-    char* at = nullptr;
-    size_t size = 0;
-    ~Memory() { delete[] at; }
-  };
-  thread_local Memory memory;
   if (memory.size < bytes + 64) {
-    delete[] memory.at;
-    memory.at = nullptr;
+    memory.free();
     memory.at = new char[bytes + 64];
     memory.size = bytes + 64;
   }

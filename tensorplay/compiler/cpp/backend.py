@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from tensorplay import _native
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd.inplace import check_writable
 from tensorplay.compiler.cpp.build import Library, library_of
@@ -20,6 +22,9 @@ from tensorplay.compiler.cpp.report import Region, Report
 from tensorplay.graph.effects import write
 from tensorplay.graph.graph_module import GraphModule, look_up
 from tensorplay.graph.node import Node, map_arg, target_name
+from tensorplay.graph.passes import is_view
+from tensorplay.ops.operator import OPERATORS
+from tensorplay.ops.primitive import Primitive
 
 __all__ = ["CompiledGraph", "cpp"]
 
@@ -346,7 +351,21 @@ class _Plan:
         scope = writer.scope
         exec(compile(text, filename, "exec"), scope)  # noqa: S102 - text made from a graph
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-        return scope["run"], text
+        run = scope["run"]
+        if _native.core is not None and self._has_calls():
+            # Memory of what operators return by NumPy is kept between calls as that of kernels is.
+            run = functools.partial(_native.core.call_keeping, run)
+        return run, text
+
+    def _has_calls(self) -> bool:
+        """Tell whether a step is a call that makes arrays."""
+        return any(
+            not isinstance(u, Group)
+            and u.op.startswith("call")
+            and u not in self.direct
+            and not is_view(u)
+            for u in self.order
+        )
 
     def _last_uses(self) -> dict[int, list[Node]]:
         """Return which computed values are read for the last time by which step."""
@@ -479,4 +498,6 @@ class _Writer:
             receiver, *rest = arguments
             return f"{receiver}.{node.target}({', '.join([*rest, *named])})"
         target = look_up(self._root, node.target) if node.op == "call_module" else node.target
+        if isinstance(target, Primitive) and OPERATORS.get(target.name) is target:
+            target = target.function  # what the operator calls itself
         return f"{self.constant(target)}({', '.join([*arguments, *named])})"

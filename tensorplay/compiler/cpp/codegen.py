@@ -1,10 +1,11 @@
 """From a `Loop` to C++: one plain function per kernel, over pointers and the length of a row.
 
-A kernel is ``void name(char* const* data, int64_t n, const double* number, char* scratch)``.
+A kernel is ``void name(char* const* data, int64_t n, const double* number, char* scratch,
+int64_t past)``.
 `data` has the inputs, then the outputs: the start of a row, or the one element that belongs to it.
 Rows are contiguous, and padded to whole vectors if they are not whole, by whoever calls; padding
-never counts in a reduction. `scratch` keeps what a later sweep would have to compute again; given
-to a kernel without reductions it says that the results go past the caches, aligned to vectors.
+never counts in a reduction. `scratch` keeps what a later sweep would have to compute again; `past`
+says that results along rows go past the caches, aligned to vectors. A fence is the caller's.
 
 A kernel whose rows are pieces of one long row writes partial results, of 8 bytes each, and has a
 second function ``name_finish(data, parts, count, number)`` that combines them.
@@ -133,17 +134,14 @@ class _Writer:
     def kernel(self) -> Kernel:
         partial = self._is_partial()
         loop = self.loop
-        parameters = "char* const* data, int64_t n, const double* number, char* scratch"
+        parameters = (
+            "char* const* data, int64_t n, const double* number, char* scratch, int64_t past"
+        )
         self.lines = [f'extern "C" void {self.name}({parameters}) {{']
         self._pointers()
         self._line("int64_t i;")
-        streams = any(self._streams(v) for v, o in loop.outputs if not o.per_row)
-        if streams:
-            self._line("const bool past = scratch != nullptr;  // results go past the caches")
         for level in range(self.last + 1):
             self._sweep(level)
-        if streams:
-            self._line("if (past) fence();")
         outputs = tuple(operand for _, operand in loop.outputs)
         if partial:
             self._store_partials()
@@ -181,9 +179,8 @@ class _Writer:
         )
 
     def _streams(self, value: Value) -> bool:
-        """Tell whether a value can be stored past the caches: in whole vectors, without rows."""
-        whole = value.type.size == self.widest and not value.type.is_bool
-        return whole and not self.reductions
+        """Tell whether a value can be stored past the caches: in whole vectors."""
+        return value.type.size == self.widest and not value.type.is_bool
 
     def _pointers(self) -> None:
         loop = self.loop

@@ -19,7 +19,7 @@ from tensorplay.compiler.cpp.ir import Operand
 __all__ = ["Destination", "Shape", "bind"]
 
 _PROTOTYPE: Final = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+    None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
 )
 _FINISH: Final = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
@@ -175,7 +175,7 @@ def _run(bound: _Bound, *arrays: Any) -> Any:
         n = min(cut.piece, cut.length - row % cut.pieces * cut.piece)
         data = _addresses((*inputs, *outputs), row)
         room = None if whole else scratch.ctypes.data
-        bound.function(data, cut.room if whole else n, bound.numbers, room)
+        bound.function(data, cut.room if whole else n, bound.numbers, room, 0)
     stored = [not (kernel.partial and o.per_row) for o in kernel.outputs]
     made = [
         _made(matrix, operand, cut, kept)

@@ -104,12 +104,6 @@ INLINE void stream(typename Of<V>::element* at, V v) {
   store<V>(at, v);
 }
 
-INLINE void fence() {
-#if VECTOR_BYTES >= 32 && !defined(__clang__)
-  __builtin_ia32_sfence();  // so that other threads see what was streamed
-#endif
-}
-
 template <class V>
 INLINE V splat(typename Of<V>::element x) {
   return x - V{};  // also of -0, to which adding 0 would give +0
