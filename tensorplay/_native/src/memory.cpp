@@ -172,6 +172,10 @@ PyObject* new_array(int dims, const Py_ssize_t* sizes, PyArray_Descr* type) {
   return array;
 }
 
+void* take_block(size_t bytes) { return take(nullptr, bytes); }
+
+void give_block(void* at) { release(nullptr, at, 0); }
+
 PyObject* call_keeping(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (given < 1) {
     PyErr_SetString(PyExc_TypeError, "expected a function");

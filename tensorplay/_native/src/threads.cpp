@@ -22,7 +22,7 @@ namespace tensorplay {
 
 namespace {
 
-constexpr size_t kMostKept = size_t{4} << 20;  // bytes of a thread between calls
+constexpr size_t kMostKept = size_t{4} << 20;  // bytes that a thread has between calls
 constexpr int kSpins = 4000;  // some tens of microseconds
 
 inline void pause_briefly() {
@@ -37,12 +37,22 @@ struct Memory {
   char* at = nullptr;
   size_t size = 0;
 
+  void make(size_t bytes) {
+    free();
+    at = bytes > kMostKept ? static_cast<char*>(take_block(bytes)) : new char[bytes];
+    if (at == nullptr) throw std::bad_alloc();
+    size = bytes;
+  }
   void free() {
-    delete[] at;
+    if (size > kMostKept) {
+      give_block(at);
+    } else {
+      delete[] at;
+    }
     at = nullptr;
     size = 0;
   }
-  ~Memory() { delete[] at; }
+  ~Memory() { free(); }
 };
 thread_local Memory memory;
 
@@ -200,9 +210,7 @@ void run_in_threads(void (*run)(void*, int64_t), void* context, int64_t tasks, b
 
 void* thread_memory(size_t bytes) {
   if (memory.size < bytes + 64) {
-    memory.free();
-    memory.at = new char[bytes + 64];
-    memory.size = bytes + 64;
+    memory.make(bytes + 64);
   }
   auto address = reinterpret_cast<uintptr_t>(memory.at);
   return memory.at + (64 - address % 64) % 64;

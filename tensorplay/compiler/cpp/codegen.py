@@ -112,6 +112,7 @@ class _Writer:
         self.lines: list[str] = []
         self.at = "i"  # the place in the row that is being written about
         self.known: set[Value] = set()
+        self.fetched: dict[Value, int] = {}  # inputs, with the first sweep that reads them
 
     def _kept(self) -> dict[Value, int]:
         """Return the values that one sweep leaves for later ones, with their places."""
@@ -285,6 +286,10 @@ class _Writer:
         """Write one step of a sweep: the last of a row, or one of four whole ones."""
         self.at = f"i + {part} * LANES" if part else "i"
         before = set(self.known)
+        for value in order:
+            wide = value.varies and value.type.size == self.widest
+            if value.kind == "input" and wide and self.fetched.setdefault(value, level) == level:
+                self._line(f"prefetch(p_{value.name} + {self.at});", depth)
         for value in order:
             if value.varies:
                 self._define(value, depth, level)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -244,6 +245,11 @@ def test_memory_that_may_not_be_written_is_refused() -> None:
     assert one.item() == before
 
 
+def test_small_calls_say_why_they_are_slower() -> None:
+    found = tp.compiler.explain(lambda x: x + 1)(tp.ones(8))
+    assert not found.slower_because or "8 elements" in found.slower_because
+
+
 # --- memory, threads, processes -------------------------------------------------------------------
 
 
@@ -264,6 +270,76 @@ def test_large_results_are_whole_and_freed() -> None:
         gc.collect()
         assert core.kept_memory(True) >= 3_000_001 * 4
         assert core.kept_memory(False) == 0
+
+
+def test_rows_of_large_calls_are_whole() -> None:
+    # Beyond 32 MiB results go past the caches if rows are whole vectors; 1001 elements are not.
+    for shape in ((4100, 1024), (4200, 1001)):
+        x = normal(*shape)
+        b = Builder()
+        f = b.compile(b.mul(b.softmax(b.input(x), -1), 2.0))
+        np.testing.assert_allclose(f(x)[0].numpy(), (x.softmax(-1) * 2.0).numpy(), rtol=1e-5)
+
+
+def test_scratch_of_an_enormous_row_is_not_kept() -> None:
+    if tp._native.core is None:
+        pytest.skip("no extension was built")
+    x = normal(2, 8_000_000)
+    b = Builder()
+    f = b.compile(b.softmax(b.input(x), -1))
+    f(normal(2, 1000))
+
+    def resident() -> int:
+        gc.collect()
+        assert tp._native.core is not None
+        tp._native.core.kept_memory(True)
+        lines = status.read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("the system does not say how much memory is used")
+    before = resident()
+    assert f(x)[0].shape == (2, 8_000_000)
+    assert resident() - before < 24_000_000  # a row of scratch has 32 MB
+
+
+def test_arrays_of_numpy_inside_of_a_compiled_graph_are_of_kept_memory() -> None:
+    core = tp._native.core
+    if core is None:
+        pytest.skip("no extension was built")
+    x = normal(300, 301)
+    b = Builder()
+    f = b.compile(b.roll(b.input(x), (1,), (0,)))
+    expected = np.roll(x.numpy(), 1, 0)
+    results = [f(x)[0] for _ in range(3)]
+    core.kept_memory(True)
+    for result in results:
+        np.testing.assert_array_equal(result.numpy(), expected)
+    del results, result
+    gc.collect()
+    assert core.kept_memory(False) >= 3 * expected.nbytes
+    # Outside of a call NumPy's own memory is used, also after one that raised.
+    with pytest.raises(ZeroDivisionError):
+        core.call_keeping(lambda: 1 / 0)
+    core.kept_memory(True)
+    del expected
+    assert core.kept_memory(False) == 0
+
+
+def test_kept_memory_grows_and_shrinks_with_its_array() -> None:
+    core = tp._native.core
+    if core is None:
+        pytest.skip("no extension was built")
+    for start in (10, 50_000):
+        values = core.call_keeping(np.arange, start)
+        values.resize(90_000, refcheck=False)
+        values.resize(9, refcheck=False)
+        np.testing.assert_array_equal(values, np.arange(9))
+    zeros = core.call_keeping(np.zeros, 70_000)
+    zeros[:] = 1
+    del zeros
+    assert not core.call_keeping(np.zeros, 70_000).any()
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
