@@ -7,10 +7,10 @@ on the machine can only raise it. Peers that are not installed are named in a li
 
 On a machine that is busy with other things, ``--cpu`` compares the processor time of one thread.
 
-The C is compiled with ``-O3 -march=native -ffast-math -fopenmp`` and glibc's vector functions, and
-writes to memory that is there already, and computes gelu and its gradient in one pass with one tanh,
-where ours are two kernels, since a backward pass comes later; ours keeps the rules for NaN and signed zeros, and returns
-new tensors.
+The C is compiled with ``-O3 -march=native -ffast-math -fopenmp`` and glibc's vector functions. It
+writes to memory that is there already, and computes gelu and its gradient in one pass with one
+tanh, where ours are two kernels, since a backward pass comes later. Ours keeps the rules for NaN
+and signed zeros, and returns new tensors.
 """
 
 from __future__ import annotations
