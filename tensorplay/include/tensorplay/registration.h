@@ -1,5 +1,5 @@
-// Classes and global functions of a cell: registered after the library is loaded, and again when the
-// cell runs again.
+// Classes and global functions of a cell, or of files that are built as they are: registered after the
+// library is loaded, and again when the cell runs again or the files are loaded again.
 //
 // The engine registers while the system loads the library and takes a name once: a cell that runs
 // again would end the process there. Here a block of registrations waits until TensorPlay asks for it,
@@ -11,6 +11,7 @@
 #pragma GCC system_header
 #include <stdint.h>
 #include <tvm/ffi/c_api.h>
+#include <tvm/ffi/object.h>
 
 extern "C" {
 // Runs a block of registrations now, or keeps it until it is asked for.

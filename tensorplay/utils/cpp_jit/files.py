@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,13 @@ from tensorplay.utils.cpp_jit.store import (
 )
 
 _OBJECTS = frozenset({".o", ".obj", ".a"})
+_REGISTRATION = "tensorplay/registration.h"
+_ENGINE = re.compile(rb"\btvm/ffi|\bTVM_FFI")
+
+
+def _is_cpp(path: str) -> bool:
+    suffix = Path(path).suffix.lower()
+    return suffix not in {*_OBJECTS, *gpu.SUFFIXES, ".c"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,16 @@ class _Tree:
     files: tuple[str, ...]
     options: Options
     backend: gpu.Backend | None
+
+    def registers(self, traits: Traits) -> bool:
+        """Return whether the files may register names, which has to wait for the loading to end.
+
+        All files with the engine in them get the header for it or none does: they share functions
+        that say which type a class is.
+        """
+        if self.options.is_object or traits.kind == "msvc":
+            return False
+        return any(_ENGINE.search(Path(path).read_bytes()) for path in self.files if _is_cpp(path))
 
     def others(self) -> Callable[[], toolchain.Compiler] | None:
         """Return what finds the compilers that are needed besides that for C++."""
@@ -151,6 +169,7 @@ class _Tools:
     traits: Traits
     toolkit: cuda.Toolkit | None
     cache: Cache
+    registers: bool
 
 
 def _compile_tree(
@@ -161,8 +180,9 @@ def _compile_tree(
     cache: Cache,
 ) -> Product:
     common = support.common(cache, compiler)
+    registers = tree.registers(common.traits)
     toolkit = tree.backend.toolkit() if tree.backend else None
-    tools = _Tools(compiler, common.traits, toolkit, cache)
+    tools = _Tools(compiler, common.traits, toolkit, cache, registers)
     with ThreadPoolExecutor(jobs(len(tree.files))) as pool:
         parts = pool.map(
             lambda item: _compile_file(tree, item[0], item[1], target, tools, work),
@@ -173,7 +193,11 @@ def _compile_tree(
     ldflags = tree.options.ldflags
     if toolkit and tree.backend:
         ldflags = (*tree.backend.link_flags(toolkit), *ldflags)
-    link = Link(common.objects, str(toolchain.find_engine().library), ldflags)
+    runtime = common.objects
+    if registers:
+        full = support.runtime_objects(cache, compiler, common.traits, full=True)
+        runtime = (*runtime, *(str(path) for path in full if path.stem == "registration"))
+    link = Link(runtime, str(toolchain.find_engine().library), ldflags)
     if tree.options.is_object and common.traits.kind == "msvc":
         raise NotImplementedError(
             f"[cpp_jit] library {tree.name!r}: cl does not merge object files; build a library"
@@ -231,6 +255,7 @@ def _compile_file(
             flags=tree.options.cflags,
             include_paths=tree.options.include_paths,
             system_paths=support.include_paths(),
+            headers=(_REGISTRATION,) if tools.registers and _is_cpp(path) else (),
             dependencies=dependencies.name,
         )
         compiler, traits = tools.compiler, tools.traits

@@ -169,6 +169,9 @@ class Module:
         return self.get_function(name)
 
 
+#: Ways to build a library that make its registrations wait until it is loaded.
+_REGISTERING = frozenset({"full", "files"})
+
 _loaded: weakref.WeakValueDictionary[Path, Module] = weakref.WeakValueDictionary()
 
 
@@ -192,7 +195,10 @@ def load_build(build: Build, keep: bool | None = None) -> Module:
         private=not debug,
         keep_module_alive=not build.unloadable if keep is None else keep,
     )
-    native, registers = registered(load, build.name) if build.rung == "full" else (load(), False)
+    if build.rung in _REGISTERING:
+        native, registers = registered(load, build.name)
+    else:
+        native, registers = load(), False
     module = Module(
         native,
         build.name,
@@ -235,7 +241,7 @@ def load_module(path: str | os.PathLike[str], **kwargs: Any) -> Module:
     ours = described.get("library") == file.name
     load = functools.partial(_open, file, private=ours, **kwargs)
     try:
-        if ours and described.get("rung") == "full":
+        if ours and described.get("rung") in _REGISTERING:
             module, _ = registered(load, described["name"])
         else:
             module = load()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,6 +161,37 @@ def test_the_cell_runs_again() -> None:  # case B009
     fourth = load("again", pair(**key))
     Pair, _ = classes("tests.Again")
     assert Pair(1, 2).sum() == fourth.total([Pair(1, 2)]) == 6
+
+
+def test_files_are_loaded_again(tmp_path: Path) -> None:  # case B009
+    key = {"key": "tests.Files", "function": "tests.files"}
+    file, other = tmp_path / "pairs.cc", tmp_path / "more.cpp"
+    other.write_text(
+        "#include <tvm/ffi/function.h>\nstatic int64_t one() { return 1; }\n"
+        "TVM_FFI_DLL_EXPORT_TYPED_FUNC(one, one);\n"
+    )
+    exported = "".join(f"TVM_FFI_DLL_EXPORT_TYPED_FUNC({n}_of_file, {n});\n" for n in NAMES)
+
+    def again(*args: Any, **kwargs: Any) -> cpp_jit.Module:
+        file.write_text(
+            f"#include <tvm/ffi/container/tensor.h>\n{pair(*args, **kwargs, **key)}{exported}"
+        )
+        return cpp_jit.load("files", sources=[file, other])
+
+    first = again()
+    Pair, _ = classes("tests.Files")
+    old = Pair(1, 2)
+    assert first.one() == 1
+    assert again().total_of_file([old]) == 6  # nothing has changed
+    second = again(factor=3)
+    assert (old.sum(), second.total_of_file([old])) == (9, 9)
+    assert cpp_jit.get_global_func("tests.files")(4) == 12
+    third = again("abc")
+    Pair, _ = classes("tests.Files")
+    assert (old.sum(), Pair(1, 2, 3).sum()) == (9, third.total_of_file([Pair(1, 2, 3)]))
+    assert cpp_jit.load_module(third.__file__).total_of_file([Pair(1, 2, 3)]) == 12
+    with pytest.raises(ValueError, match="of library 'elsewhere', got one that library 'files'"):
+        cpp_jit.load("elsewhere", sources=[file, other])
 
 
 def test_names_from_two_places() -> None:
