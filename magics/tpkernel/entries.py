@@ -21,7 +21,7 @@ from tpkernel.cell import FrontMatter
 from tpkernel.cpp import Function, Parameter
 from tpkernel.cpp_types import BESIDE_VIEWS, ENGINE_TYPES, TYPES_TEXT
 from tpkernel.errors import CellError, did_you_mean
-from tpkernel.formulas import is_function_path, read_formula
+from tpkernel.formulas import cut_at_comma, is_function_path, read_formula
 from tpkernel.gradients import with_gradient
 from tpkernel.shapes import parse_shapes
 
@@ -189,7 +189,8 @@ class EntryReader:
         if tensor_result and function.has_views:
             message = (
                 f"a function over typed views must return void, got {function.return_type}. Take "
-                "the result as a last parameter tp::Out<T> out."
+                "the result as a last parameter tp::Out<T> out. Where its shape depends on data, "
+                "take all tensors as tvm::ffi::TensorView and return a tvm::ffi::Tensor."
             )
             raise self.error(message, line=function.line, column=function.column)
         if own and any(str(r.type) != "Tensor" for r in own) and not tensor_result:
@@ -543,6 +544,10 @@ class EntryReader:
             message = "samples must be a list of mappings such as {x: 'randn(3, 4)', beta: 0.5}"
             raise self.error(message, "samples")
         for position, item in enumerate(items):
+            cut = cut_at_comma(item)
+            if cut is not None:
+                message = f"sample {position}, '{cut[0]}': {cut[1]}"
+                raise self.error(message, f"samples.{position}")
             for name in item:
                 if name not in known:
                     message = (

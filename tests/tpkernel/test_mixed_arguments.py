@@ -90,6 +90,12 @@ def test_operator_modules_have_them(tmp_path: Path) -> None:
     assert load(tmp_path / "libk.so").act(tp.ones(1), "no", 3.0).tolist() == [3.0]
 
 
+def test_a_result_beside_views_names_the_way_for_shapes_that_depend_on_data() -> None:
+    text = "template <typename T> tvm::ffi::Tensor f(tp::In<T> x) { return {}; }\n"
+    with pytest.raises(CellError, match=r"tvm::ffi::TensorView and return a tvm::ffi::Tensor"):
+        tpkernel.build(text)
+
+
 VOID = "template <typename T> void f(tp::In<T> x, {} w, tp::Out<T> out) {{}}\n"
 
 
