@@ -23,6 +23,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Built by notebook 06 from files in a temporary folder, whose names are part of the cache's key.
+BUILT_EACH_TIME = ("halftone-",)
+
 
 def words(file: Path) -> list[str]:
     """Return the lines of a file without comments."""
@@ -89,7 +92,7 @@ def main() -> None:
         built = {entry.name for entry in cache.iterdir()}
         notebooks = sorted((clone / "notebooks").glob("*.ipynb"))
         step("all notebooks from the cache", venv / "bin" / "jupyter", "execute", *notebooks)
-        new = {entry.name for entry in cache.iterdir()} - built
+        new = {e.name for e in cache.iterdir() if not e.name.startswith(BUILT_EACH_TIME)} - built
         if new:
             fail(f"cells were compiled again: {', '.join(sorted(new))}")
         sys.stdout.write(f"binder is fine: {len(built)} libraries in the cache\n")
