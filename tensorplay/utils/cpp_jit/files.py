@@ -261,7 +261,7 @@ def _compile_file(
         compiler, traits = tools.compiler, tools.traits
         if suffix == ".c" and os.environ.get("CC", "").strip():
             compiler = toolchain.compiler_of_cc()
-            traits = toolchain.traits(compiler, tools.cache.root)
+            traits = toolchain.traits(compiler, tools.cache.root, links=False)
         done = toolchain.run(compiler, arguments(traits, job), work)
     if done.returncode:
         found = parse(done.output, Texts(path, {}))

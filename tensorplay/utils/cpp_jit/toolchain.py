@@ -294,7 +294,7 @@ def _peak_memory() -> str:
     return f"{peak * (1 if sys.platform == 'darwin' else 1024) / 2**20:.0f} MiB"
 
 
-def traits(compiler: Compiler, cache: Path) -> Traits:
+def traits(compiler: Compiler, cache: Path, *, links: bool = True) -> Traits:
     """Return kind, version and fastest working linker of a compiler.
 
     Parameters
@@ -303,18 +303,28 @@ def traits(compiler: Compiler, cache: Path) -> Traits:
         As `find_compiler` returned it.
     cache
         Folder of the build cache; the answer is kept there.
+    links
+        Whether it links libraries, and so has to know the run time of C++; one that ``CC`` names
+        only compiles C.
+
+    Raises
+    ------
+    MissingToolError
+        It is no compiler of that kind.
     """
-    return _traits(compiler, cache)
+    return _traits(compiler, cache, links)
 
 
 @functools.lru_cache(maxsize=16)
-def _traits(compiler: Compiler, cache: Path) -> Traits:
+def _traits(compiler: Compiler, cache: Path, links: bool) -> Traits:
+    if not links:
+        return _ask(compiler, cache, links=False)
     file = _traits_file(compiler, cache)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         known = json.loads(file.read_text("utf-8"))
         lists = {name: tuple(known[name]) for name in ("link_flags", "include_paths")}
         return Traits(**{**known, **lists})
-    found = _ask(compiler, cache)
+    found = _ask(compiler, cache, links=True)
     _keep_traits(compiler, cache, found)
     return found
 
@@ -350,7 +360,7 @@ def _private_folder(cache: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _ask(compiler: Compiler, cache: Path) -> Traits:
+def _ask(compiler: Compiler, cache: Path, *, links: bool) -> Traits:
     if "ziglang" in compiler.command:
         warnings.warn(
             "no C++ compiler but that of ziglang: it builds its C++ library before its first use, "
@@ -386,7 +396,8 @@ def _ask(compiler: Compiler, cache: Path) -> Traits:
         if not _links(compiler, work, flags):
             flags = tuple(flag for flag in flags if _links(compiler, work, (flag,)))
         probe.write_text(_PROBE_OF_RUN_TIME, "utf-8")
-        if not _links(compiler, work, flags) and _links(compiler, work, flags, "-lstdc++"):
+        c_only = links and not _links(compiler, work, flags)
+        if c_only and _links(compiler, work, flags, "-lstdc++"):
             raise MissingToolError(
                 f"{' '.join(compiler.command)} compiles C++ and does not link its run time: it is "
                 "a compiler for C. Set CXX to the one for C++, such as g++ or clang++."
