@@ -294,8 +294,8 @@ def _judged(spec: OperatorSpec, records: Iterable[Record]) -> Iterator[Record]:
             text = f"the declaration refuses {listed}, and the call returned"
         else:
             text = (
-                f"the declaration admits {listed}, and the call failed: {message}. Where the "
-                "sample is at fault, declare samples:"
+                f"the declaration admits {listed}, and the call failed: {message.rstrip('.')}. "
+                "Where the sample is at fault, declare samples:"
             )
         yield Finding("validation", spec.name, "error", text)
     plain = [r for r in rows if r.device == "cpu" and r.layout == "contiguous"]

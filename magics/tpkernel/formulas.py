@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from tensorplay.library.modules.spec import Formula
 from tpkernel.errors import did_you_mean
 
-__all__ = ["is_function_path", "read_formula"]
+__all__ = ["cut_at_comma", "is_function_path", "read_formula"]
 
 _ROOTS = frozenset({"tp", "math"})
 _BUILTINS = frozenset({"float", "int", "len", "range", "tuple"})
@@ -193,3 +194,33 @@ def read_formula(
         reads=frozenset(resolver.reads),
         kernels=frozenset(resolver.called),
     )
+
+
+def cut_at_comma(given: Mapping[Any, Any]) -> tuple[str, str] | None:
+    """Find an expression that YAML took for several values, such as ``{x: f(grad, x)}``.
+
+    Returns
+    -------
+    tuple of str or None
+        The key, and what to write.
+    """
+    items = list(given.items())
+    for position, (name, text) in enumerate(items):
+        if not isinstance(text, str) or _depth(text) <= 0:
+            continue
+        whole = text
+        for rest, value in items[position + 1 :]:
+            if value is not None:
+                break
+            whole += f", {rest}"
+            if _depth(whole) == 0:
+                message = (
+                    f"YAML ends it at the comma, as '{text}'. Put it in quotes, {name}: '{whole}', "
+                    "or on a line of its own"
+                )
+                return str(name), message
+    return None
+
+
+def _depth(text: str) -> int:
+    return text.count("(") - text.count(")")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import tensorplay as tp
-from tensorplay.library.modules.spec import OperatorSpec
+from tensorplay.library.modules.spec import Formula, OperatorSpec
 from tpkernel.facts import Finding, GradcheckFacts, GradcheckSettings, PairFacts
 from tpkernel.jacobians import step_curve, with_jacobians
 from tpkernel.samples import Sample, preferred_dtypes
@@ -271,7 +271,8 @@ def _pairs(report: Any, spec: OperatorSpec, names: Sequence[str]) -> tuple[PairF
     name = spec.inputs[int(found["index"])].name
     got, want = (tuple(map(int, re.findall(r"\d+", found[g]))) for g in ("got", "want"))
     message = f"The gradient of '{name}': expected shape {want}, got {got}."
-    cause = _shape_advice(name, got, want)
+    formula = next((d.formula for d in spec.derivatives if d.input == name), None)
+    cause = _shape_advice(name, got, want, spec.opname, formula)
     return tuple(
         # No step: nothing was compared.
         dataclasses.replace(p, code="gradient_shape", message=message, cause=cause, step=None)
@@ -280,16 +281,43 @@ def _pairs(report: Any, spec: OperatorSpec, names: Sequence[str]) -> tuple[PairF
     )
 
 
-def _shape_advice(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:
+def _shape_advice(
+    name: str,
+    got: tuple[int, ...],
+    want: tuple[int, ...],
+    operator: str,
+    formula: Formula | None,
+) -> str:
     """Say what to write so that a gradient gets the shape of its input."""
+    helpers = sorted(formula.kernels - {operator}) if formula is not None else []
+    if helpers:
+        return (
+            f"'{helpers[0]}' makes it, and a function without declared shape returns the shape of "
+            f"its first tensor. Declare an op: with shape: for '{helpers[0]}', or write a function "
+            f"{operator}_backward with an output grad_{name}"
+        )
     if len(got) == 2 and got[::-1] == want:
         return f"the formula is transposed. Write (…).T, or {name}.T where it is multiplied"
     if math.prod(got) == math.prod(want):
         return f"the formula gives the elements in another shape. Write (…).reshape({name}.shape)"
     if math.prod(got) < math.prod(want):
+        expands = len(got) <= len(want) and all(
+            g in (1, w) for g, w in zip(reversed(got), reversed(want), strict=False)
+        )
+        or_expand = f", or write (…).expand({name}.shape)" if expands else ""
+        if formula is not None and re.search(r"\b(sum|mean)\(", formula.source):
+            return (
+                "the formula sums more than it should, such as by .sum() over all elements. Leave "
+                f"the sum out{or_expand}"
+            )
+        if expands:
+            return (
+                "the formula gives one element where the input has several. Write "
+                f"(…).expand({name}.shape)"
+            )
         return (
-            "the formula sums more than it should, such as by .sum() over all elements. Leave "
-            f"the sum out, or write (…).expand({name}.shape)"
+            f"the formula gives {math.prod(got)} elements and '{name}' has {math.prod(want)}. "
+            f"Write one that gives an element for each of {name}"
         )
     return f"a dimension is not summed. Write (…).sum(dim), so that the shape is {name}.shape"
 

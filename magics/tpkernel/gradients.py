@@ -16,7 +16,7 @@ from tensorplay.library.modules.spec import BackwardCall, Derivative, OperatorSp
 from tensorplay.ops.schema import FunctionSchema
 from tpkernel.cpp import Function
 from tpkernel.errors import did_you_mean
-from tpkernel.formulas import read_formula
+from tpkernel.formulas import cut_at_comma, read_formula
 
 if TYPE_CHECKING:
     from tpkernel.entries import EntryReader
@@ -69,6 +69,10 @@ def _formulas(
             "tensor"
         )
         raise reader.error(message, "derivatives")
+    cut = cut_at_comma(given)
+    if cut is not None:
+        message = f"derivative of '{cut[0]}': {cut[1]}"
+        raise reader.error(message, f"derivatives.{cut[0]}")
     made = []
     for name, text in given.items():
         key = f"derivatives.{name}"

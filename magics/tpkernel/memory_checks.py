@@ -43,6 +43,8 @@ _ZONE_COUNT = 15
 # addition visibly: `out[i] += x[i]` changes both.
 _FILLS = {"f": (1234.5, -4321.25), "c": (1234.5 + 7j, -4321.25 - 3j), "b": (False, True)}
 _OTHER_FILLS = (85, 42)
+# An index computed from values is out of range where a made sample is outside the domain.
+_DOMAIN = "Where the operator has a domain, such as 0 <= x < 1, declare samples: from it."
 
 
 class _Place:
@@ -212,15 +214,16 @@ class _WatchedKernel:
             )
 
     def advice(self, access: str) -> str:
+        domain = "" if self.watch.declared else f" {_DOMAIN}"
         if self.kernel.style == "views":
             return (
                 f"Run the cell with --debug: a {access} by x[i] or x(i, j) then raises and says "
                 "its index. Behind a pointer, such as x.data() or &x(i, 0), run it with "
-                "--sanitize address, which shows the line."
+                f"--sanitize address, which shows the line.{domain}"
             )
         return (
             "Compare the bounds of its loops with numel(), or run the cell with "
-            "--sanitize address, which shows the line."
+            f"--sanitize address, which shows the line.{domain}"
         )
 
     def note(self, code: str, argument: str, what: str, how: str) -> None:
@@ -252,7 +255,13 @@ class MemoryWatch:
         self._specs = {k.export: k for k in spec.kernels}
         self._saved: dict[str, Any] = {}
         self._seen: set[tuple[str, str, str]] = set()
+        self._with_samples = {o.name for o in spec.operators if o.samples}
         self._operator = self._sample = ""
+
+    @property
+    def declared(self) -> bool:
+        """Whether the operator that is called declares its samples."""
+        return self._operator in self._with_samples
 
     def on(self, operator: str, sample: str) -> None:
         """Say which operator is called next, and on what."""

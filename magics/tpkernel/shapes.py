@@ -195,6 +195,7 @@ def parse_shapes(
         for name in inputs:
             if name in value:
                 input_rules[name] = _input_rule(value[name], name, inputs, ranks)
+        _check_sizes(input_rules, [*inputs, *integers])
         input_rules.update(_unnamed(inputs, input_rules, ranks))
         missing = [name for name in outputs if name not in value]
         if missing and not (
@@ -233,6 +234,18 @@ def parse_shapes(
             )
             raise _ShapeError(message)
     return ShapeRules(input_rules, output_rules, declared=True)
+
+
+def _check_sizes(rules: Mapping[str, ShapeRule], arguments: Sequence[str]) -> None:
+    """Refuse a size that has the name of an argument: one of the two would be lost."""
+    for name, rule in rules.items():
+        for entry in rule.entries if isinstance(rule, Dims) else ():
+            if entry in arguments:
+                message = (
+                    f"size '{entry}' in the shape of '{name}' has the name of argument '{entry}'; "
+                    f"give the size another name, such as {entry}_size"
+                )
+                raise _ShapeError(message)
 
 
 def _unnamed(

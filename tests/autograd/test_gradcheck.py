@@ -666,3 +666,14 @@ class Scaled(Function):
     @staticmethod
     def backward(ctx, g):
         return g * 2 * ctx.factor, None
+
+
+def test_a_ratio_that_changes_sign_is_a_missing_term() -> None:
+    """The derivative of mish without the second term of the product rule."""
+    x = tp.tensor([-1.6, -1.3, -0.7, 0.4, 1.2], dtype=tp.float64, requires_grad=True)
+    mish = unary(
+        lambda z: z * tp.tanh(tp.log1p(tp.exp(z))), lambda g, z: g * tp.tanh(tp.log1p(tp.exp(z)))
+    )
+    cause = only(gradcheck_report(mish, (x,))).cause
+    assert cause.startswith("a term is missing or wrong")
+    assert "changes its sign" in cause

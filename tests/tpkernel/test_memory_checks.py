@@ -289,3 +289,26 @@ def test_an_exception_of_the_kernel_passes_through():
     with pytest.raises(ValueError, match="no"), watch:
         kernels.axpy(tp.zeros(2), tp.zeros(2))
     assert kernels.axpy is refuses
+
+
+DOMAIN = """\
+/*---
+op: mem::counts(Tensor x, int bins=4) -> Tensor
+shape: {x: [n], out: [bins]}
+out_dtype: int32
+SAMPLES---*/
+template <typename T>
+void counts(tp::In<T, 1> x, int64_t bins, tp::Out<int32_t, 1> out) {
+  for (int64_t i = 0; i < bins; ++i) out[i] = 0;
+  for (int64_t i = 0; i < x.numel(); ++i) ++out[int64_t(x[i] * bins)];
+}
+"""
+
+
+def test_an_operator_with_a_domain_is_told_to_declare_samples() -> None:
+    report = tpkernel.build(DOMAIN.replace("SAMPLES", ""))
+    outside = next(f for f in report.findings if f.code == "writes_outside")
+    assert "Where the operator has a domain" in outside.message
+    assert "declare samples:" in outside.message
+    declared = tpkernel.build(DOMAIN.replace("SAMPLES", "samples: [{x: [0.1, 0.5, 0.9]}]\n"))
+    assert declared.ok, declared.to_text()

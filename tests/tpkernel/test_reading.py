@@ -185,6 +185,8 @@ template <class T> void g(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }
         ("derivatives:", "samples: {z: 1}\nderivatives:", 4, ["'z'", "no argument"]),
         ("derivatives:", "samples: {beta: 1}\nderivatives:", 4, ["lacks argument 'x'"]),
         ("derivatives:", "samples: {x: rnadn(3)}\nderivatives:", 4, ["did you mean 'randn'"]),
+        ("\n  x: grad * sigmoid(beta * x)", " {x: pow(grad, x)}", 4, ["comma", "'pow(grad, x)'"]),
+        ("derivatives:", "samples: {x: randn(3, 4)}\nderivatives:", 4, ["x: 'randn(3, 4)'"]),
     ],
 )  # fmt: skip
 def test_each_mistake_in_a_declaration_has_its_own_error(old, new, line, words):
@@ -562,3 +564,22 @@ void addb(tp::In<T, 2> x, tp::Out<T, 2> out) {{
         "out[i, j /* column */]", "out(i, j)"
     )
     tpkernel.build(array, checks=False)
+
+
+@pytest.mark.parametrize(
+    ("signature", "name"), [("Tensor x, Tensor w", "w"), ("Tensor x, Tensor k, int h", "h")]
+)
+def test_a_size_with_the_name_of_an_argument_is_refused(signature: str, name: str) -> None:
+    other = signature.split("Tensor ")[2][0]
+    text = f"""\
+/*---
+op: m::f({signature}) -> Tensor
+shape: {{x: [h, w], {other}: [r, s], out: [h, w]}}
+---*/
+template <class T> void f(tp::In<T, 2> x, tp::In<T, 2> {other},{" int64_t h," * (name == "h")}
+                          tp::Out<T, 2> out) {{ out(0, 0) = x(0, 0) * {other}(0, 0); }}
+"""
+    message = str(failure(text))
+    assert f"size '{name}' in the shape of 'x' has the name of argument '{name}'" in message
+    assert "give the size another name" in message
+    assert "shape[0]" not in message

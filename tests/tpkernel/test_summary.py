@@ -95,7 +95,9 @@ def test_one_failure_of_several_samples_is_said_once() -> None:
         ("(grad @ w.T).sum()", "()", "expand(x.shape)"),
         ("(grad @ w.T).T", "(3, 2)", "(…).T"),
         ("(grad @ w.T).reshape(6)", "(6,)", "reshape(x.shape)"),
-        ("(grad @ w.T).sum(0)", "(3,)", "expand(x.shape)"),
+        ("(grad @ w.T).sum(0)", "(3,)", "sums more than it should"),
+        ("(grad @ w.T)[0]", "(3,)", "gives one element where"),
+        ("(grad @ w.T)[:, :2]", "(2, 2)", "gives 4 elements and 'x' has 6"),
     ],
 )
 def test_a_gradient_of_wrong_shape_says_expected_got_and_what_to_write(
@@ -199,3 +201,19 @@ def test_hints_survive_the_checks(shell: Shell) -> None:
     ran = shell.kernel(backward("rmse_bwd").replace("grad,", "up,").replace("grad[", "up["))
     assert ran.error is None
     assert "'rmse_backward'" in ran.text
+
+
+def test_a_gradient_of_wrong_shape_by_a_helper_names_the_helper() -> None:
+    helper = """\
+template <typename T> void back(tp::In<T, 2> grad, tp::In<T, 2> w, tp::Out<T, 2> grad_x) {
+  for (int64_t i = 0; i < grad.size(0); ++i)
+    for (int64_t j = 0; j < grad.size(1); ++j) grad_x(i, j) = grad(i, j);
+}
+"""
+    samples = "samples:\n  - {x: 'randn(3, 2)', w: 'randn(2, 3)'}\n---*/"
+    text = MATMUL.replace("grad @ w.T", "back(grad, grad)").replace("---*/", samples, 1) + helper
+    text = text.replace("template", "// the product\ntemplate", 1)
+    (problem,) = tpkernel.build(text, checks=["gradcheck"]).to_dict()["problems"]
+    assert "'back' makes it, and a function without declared shape" in problem["text"]
+    assert "mm_backward with an output grad_x" in problem["text"]
+    assert "sums more" not in problem["text"]

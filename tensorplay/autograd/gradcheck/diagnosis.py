@@ -230,6 +230,11 @@ def _by_row(
                 if np.allclose(factors[used], other[used], rtol=1e-2, atol=1e-6):
                     return f"one factor too many or too few: analytical is {words} x numerical"
         low, high = float(np.min(factors[used].real)), float(np.max(factors[used].real))
+        if low < -0.01 and high > 0.01 and not np.iscomplexobj(factors):
+            return (
+                "a term is missing or wrong: analytical is numerical times a number between "
+                f"{low:.3g} and {high:.3g}, which changes its sign, as a factor seldom does"
+            )
         if len(rows) == used.sum():
             return (
                 "a factor of the chain rule is missing or wrong: analytical is numerical times a "
