@@ -128,7 +128,7 @@ def custom_op(
     fn
         The kernel, on tensors. Nothing that it does is recorded, and its result must be new.
     mutates_args
-        Names of the arguments that it writes, or ``"unknown"`` for all tensors.
+        Name or names of the arguments that it writes, or ``"unknown"`` for all tensors.
     device_types
         Device types that the kernel serves; None for all.
     schema
@@ -166,14 +166,7 @@ def custom_op(
     if text is not None and not isinstance(text, str):
         message = f"[custom_op] argument 'schema': expected str, got {type(text).__name__}."
         raise TypeError(message)
-    if isinstance(mutates_args, str):
-        if mutates_args != "unknown":  # a text is also a sequence, of its letters
-            message = (
-                "[custom_op] argument 'mutates_args': expected names of arguments or 'unknown', "
-                f"got {mutates_args!r}. Write ({mutates_args!r},)."
-            )
-            raise TypeError(message)
-    else:
+    if not isinstance(mutates_args, str):
         try:
             mutates_args = tuple(mutates_args)
         except TypeError:

@@ -58,8 +58,7 @@ def test_bad_names(text: str) -> None:
     [
         ({"mutates_args": 3}, TypeError, "expected names of arguments"),
         ({"mutates_args": (1,)}, TypeError, "expected names of arguments"),
-        ({"mutates_args": "out"}, TypeError, r"or 'unknown', got 'out'"),
-        ({"mutates_args": "x"}, TypeError, r"Write \('x',\)"),
+        ({"mutates_args": "out"}, TypeError, "expected the name of an argument"),
         ({"mutates_args": ("w",)}, ValueError, "were not found in the custom op's signature"),
         ({"device_types": 3}, TypeError, "argument 'device_types'"),
         ({"device_types": ("cpu", 1)}, TypeError, "argument 'device_types'"),
@@ -446,7 +445,7 @@ def test_several_and_other_results(name: str) -> None:
 # --- operators that write ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mutates", [("out",), ["out"]])
+@pytest.mark.parametrize("mutates", ["out", ("out",), ["out"]])
 def test_a_writing_operator(name: str, mutates: Any) -> None:
     @custom_op(name, mutates_args=mutates)
     def add_one(x: Tensor, out: Tensor) -> None:
