@@ -8,8 +8,10 @@ finite there is tried with positive values, and the report says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ __all__ = ["Sample", "make_samples"]
 _SIZES = (2, 3, 4, 5, 6, 7, 8, 9)
 # Few elements all the same: a gradcheck calls the kernel for each.
 _LARGER = (5, 6, 4, 3, 7, 8, 9, 2)
+# Orders of more sizes than this are not tried.
+_MOST_ORDERED = 6
 # What an argument is that the engine converts, by its schema type.
 _OTHERS = {
     "int[]": [1, 2],
@@ -119,7 +123,11 @@ def make_samples(spec: OperatorSpec, *, seed: int = 0, positive: bool = False) -
         ]  # fmt: skip
     else:
         cases = [(None, _LARGER), (None, _SIZES)]
-    made = [_made(spec, shape, sizes, generator, positive=positive) for shape, sizes in cases]
+    fitting = [(shape, sizes) for shape, sizes in _fitted(spec, cases) if sizes]
+    # Where no sizes fit, the call's own message says why.
+    made = [
+        _made(spec, shape, sizes, generator, positive=positive) for shape, sizes in fitting or cases
+    ]
     return list({sample.text: sample for sample in made}.values())  # 0-d ones are all the same
 
 
@@ -148,18 +156,52 @@ def _given(argument: Argument, spec: OperatorSpec, value: Any) -> Any:
     return value
 
 
-def _made(
-    spec: OperatorSpec,
-    free_shape: tuple[int, ...] | None,
-    sizes: tuple[int, ...],
-    generator: np.random.Generator,
-    *,
-    positive: bool,
-) -> Sample:
-    symbols = {s: sizes[i % len(sizes)] for i, s in enumerate(spec.kernel.shapes.symbols())}
+def _fitted(
+    spec: OperatorSpec, cases: Sequence[tuple[tuple[int, ...] | None, tuple[int, ...]]]
+) -> Iterator[tuple[tuple[int, ...] | None, tuple[int, ...]]]:
+    """Put the sizes of each case in an order in which every output has elements.
+
+    A kernel that is larger than its image, as in ``[h - r + 1]``, would be refused.
+    """
+    free = min(len(spec.kernel.shapes.symbols()), _MOST_ORDERED)
+    for shape, sizes in cases:
+        orders = ((*o, *sizes[free:]) for o in permutations(sizes[:free]))
+        yield shape, next((o for o in orders if _has_elements(spec, shape, o)), ())
+
+
+def _has_elements(
+    spec: OperatorSpec, free_shape: tuple[int, ...] | None, sizes: tuple[int, ...]
+) -> bool:
+    """Whether the declared shapes give every output at least one element."""
+    rules = [r for r in spec.kernel.shapes.outputs.values() if isinstance(r, Dims)]
+    if not rules:
+        return True
+    names: dict[str, Any] = {
+        n: SimpleNamespace(shape=shape, ndim=len(shape))
+        for n, shape in _shapes(spec, free_shape, sizes).items()
+    }
+    names |= {a.name: _scalar(a, spec) for a in spec.inputs if a.kind == "int"}
+    names |= _sizes_by_symbol(spec, sizes)
+    try:
+        return all(
+            eval(entry, {"__builtins__": {}}, names) > 0  # noqa: S307  (checked arithmetic)
+            for rule in rules
+            for entry in rule.entries
+        )
+    except (ArithmeticError, IndexError):
+        return False
+
+
+def _sizes_by_symbol(spec: OperatorSpec, sizes: tuple[int, ...]) -> dict[str, int]:
+    return {s: sizes[i % len(sizes)] for i, s in enumerate(spec.kernel.shapes.symbols())}
+
+
+def _shapes(
+    spec: OperatorSpec, free_shape: tuple[int, ...] | None, sizes: tuple[int, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Return a shape for each tensor input."""
+    symbols = _sizes_by_symbol(spec, sizes)
     shapes: dict[str, tuple[int, ...]] = {}
-    values: dict[str, Any] = {}
-    dtypes = preferred_dtypes(spec)
     pending = [a for a in spec.inputs if a.kind == "tensor"]
     pending.sort(key=lambda a: isinstance(spec.kernel.shapes.inputs.get(a.name), Like))
     for argument in pending:
@@ -175,6 +217,20 @@ def _made(
         else:
             rank = next((a.rank for a in pending if a.rank is not None), None)
             shapes[argument.name] = free_shape or sizes[: 2 if rank is None else rank]
+    return shapes
+
+
+def _made(
+    spec: OperatorSpec,
+    free_shape: tuple[int, ...] | None,
+    sizes: tuple[int, ...],
+    generator: np.random.Generator,
+    *,
+    positive: bool,
+) -> Sample:
+    shapes = _shapes(spec, free_shape, sizes)
+    values: dict[str, Any] = {}
+    dtypes = preferred_dtypes(spec)
     for argument in spec.inputs:
         if argument.kind != "tensor":
             values[argument.name] = _scalar(argument, spec)

@@ -640,3 +640,39 @@ def test_a_negative_output_size_names_operator_output_and_expression(device: str
     )
     with pytest.raises(ValueError, match=message):
         narrow(tp.ones(3, device=device), 5)
+
+
+STEPS = """\
+/*---
+op: guards::steps(Tensor x, int stride) -> Tensor
+shape: {x: [n], out: [(n - 1) // stride + 1]}
+---*/
+template <typename T> void steps(tp::In<T, 1> x, int64_t stride, tp::Out<T, 1> out) {
+  for (int64_t i = 0; i < out.numel(); ++i) out[i] = x[i * stride];
+}
+"""
+FIRST = """\
+/*---
+op: guards::first(Tensor x) -> Tensor
+---*/
+template <typename T> void first(tp::In<T> x, tp::Out<int32_t, 1> out) {
+  for (int64_t i = 0; i < out.numel(); ++i) out[i] = int32_t(i);
+}
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_shape_that_divides_by_zero_names_argument_and_expression(device: str) -> None:
+    op = tpkernel.build(STEPS, checks=False).module.steps
+    x = tp.ones(5, device=device)
+    assert tuple(op(x, 2).shape) == (3,)
+    with pytest.raises(ValueError, match=r"guards::steps.*argument 'stride'.*\(n - 1\) // stride"):
+        op(x, 0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_an_output_of_another_rank_is_told_to_declare_its_shape(device: str) -> None:
+    op = tpkernel.build(FIRST, checks=False).module.first
+    assert tuple(op(tp.ones(3, device=device)).shape) == (3,)
+    with pytest.raises(ValueError, match=r"output 'out'.*shape: \{x: \[n, m\], out: \[n\]\}"):
+        op(tp.ones(2, 3, device=device))

@@ -77,3 +77,27 @@ template <typename T> void down2(tp::In<T, 1> x, tp::Out<T, 1> out) {
 }
 """
     assert wrong(text) - {"ok"}
+
+
+CONV = """\
+/*---
+op: q::conv(Tensor x, Tensor k, int stride=2) -> Tensor
+shape: {x: [h, w], k: [r, s], out: [(h - r) // stride + 1, (w - s) // stride + 1]}
+---*/
+template <typename T>
+void conv(tp::In<T, 2> x, tp::In<T, 2> k, int64_t stride, tp::Out<T, 2> out) {
+  for (int64_t i = 0; i < out.size(0); ++i) for (int64_t j = 0; j < out.size(1); ++j) {
+    T sum = 0;
+    for (int64_t a = 0; a < k.size(0); ++a) for (int64_t b = 0; b < k.size(1); ++b)
+      sum += x(i * stride + a, j * stride + b) * k(a, b);
+    out(i, j) = sum;
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("stride", ["int stride=1", "int stride=2", "int stride"])
+def test_a_made_kernel_is_no_larger_than_its_image(stride: str) -> None:
+    report = tpkernel.build(CONV.replace("int stride=2", stride))
+    assert report.ok, report.to_text()
+    assert not [f for f in report.findings if f.code == "not_finished"]

@@ -6,6 +6,9 @@ needed before it can be allocated, so the same table is checked here with the sa
 
 from __future__ import annotations
 
+import ast
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensorplay.library.modules.shapes import Dims, same_shape
@@ -60,14 +63,56 @@ class InputRules:
             self._shape(argument, shapes, sizes)
         return tuple(sizes[s][0] for s in self._symbols)
 
-    def sizes(self, output: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the sizes of an output, which its declared shape has given.
+    def like(self, output: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of an output that has an input's, where its C++ type fixes the rank.
 
         Raises
         ------
         ValueError
-            One of them is negative.
+            The input has another rank.
         """
+        rank = next(a.rank for a in self._kernel.arguments if a.name == output)
+        if len(shape) != rank:
+            rule = self._kernel.shapes.outputs[output]
+            message = (
+                f"[{self._name}] output '{output}': the C++ signature says {rank} "
+                f"dimension{'' if rank == 1 else 's'}, and it gets the shape {tuple(shape)}, "
+                f"{rule}. Declare shape: in the front matter, such as "
+                f"shape: {{{self._example(output, len(shape), rank)}}}."
+            )
+            raise ValueError(message)
+        return shape
+
+    def _example(self, output: str, have: int, rank: int | None) -> str:
+        letters = "nmklpqrs"
+        parts = [f"{a.name}: [{', '.join(letters[:have])}]" for a in self._arguments]
+        return ", ".join([*parts, f"{output}: [{', '.join(letters[: rank or 0])}]"])
+
+    def sizes(
+        self, output: str, given: tuple[int, ...] | Callable[[], tuple[int, ...]]
+    ) -> tuple[int, ...]:
+        """Return the sizes of an output, which its declared shape has given.
+
+        Parameters
+        ----------
+        output
+            The output's name.
+        given
+            The sizes, or a function that computes them where one divides.
+
+        Raises
+        ------
+        ValueError
+            One of them is negative, or divides by zero.
+        """
+        if callable(given):
+            try:
+                sizes = given()
+            except ZeroDivisionError:
+                names = inspect.getclosurevars(given).nonlocals
+                raise ValueError(self._division(output, names)) from None
+        else:
+            sizes = given
         if min(sizes, default=0) < 0:
             rule = self._kernel.shapes.outputs[output]
             dimension = next(i for i, size in enumerate(sizes) if size < 0)
@@ -80,6 +125,30 @@ class InputRules:
             )
             raise ValueError(message)
         return sizes
+
+    def _division(self, output: str, names: Mapping[str, Any]) -> str:
+        """Say which expression of an output's shape divides by zero."""
+        rule = self._kernel.shapes.outputs[output]
+        arguments = {a.name for a in self._kernel.arguments if a.kind == "int"}
+        for entry in rule.entries if isinstance(rule, Dims) else ():
+            for node in ast.walk(ast.parse(entry, mode="eval")):
+                if not isinstance(node, ast.BinOp) or not isinstance(
+                    node.op, (ast.FloorDiv, ast.Mod)
+                ):
+                    continue
+                divisor = ast.unparse(node.right)
+                try:
+                    # Arithmetic over sizes, checked when the shape was read.
+                    value = eval(divisor, {"__builtins__": {}}, dict(names))  # noqa: S307
+                except ZeroDivisionError:
+                    continue
+                if value == 0:
+                    given = f"argument '{divisor}'" if divisor in arguments else f"'{divisor}'"
+                    return (
+                        f"[{self._name}] {given}: expected another value than 0, since the shape "
+                        f"of output '{output}' is {entry}. Pass 1 or more."
+                    )
+        return f"[{self._name}] the shape of output '{output}' divides by zero: {rule}"
 
     def dtype(self, name: str, dtype: Any) -> Any:
         """Return a dtype in the form that the engine passes to a kernel.

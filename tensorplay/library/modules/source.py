@@ -99,13 +99,18 @@ class _Writer:
     def shape(self, name: str) -> str:
         rule = self.spec.kernel.shapes.outputs[name]
         if isinstance(rule, Like):
-            return f"{rule.argument}.shape"
+            ranks = {a.name: a.rank for a in self.spec.kernel.arguments}
+            if ranks.get(name) in (None, ranks.get(rule.argument)):
+                return f"{rule.argument}.shape"
+            return f"rules.{self.spec.opname}.like({name!r}, {rule.argument}.shape)"
         comma = "," if len(rule.entries) == 1 else ""
         sizes = f"({', '.join(rule.entries)}{comma})"
         known = self.spec.kernel.shapes.symbols()
         if all(entry in known or entry.isdigit() for entry in rule.entries):
             return sizes
         # Of a difference or a number that the caller gives, nothing says that it is a size.
+        if any("/" in entry or "%" in entry for entry in rule.entries):
+            sizes = f"lambda: {sizes}"  # so that a division by zero can be said in words
         return f"rules.{self.spec.opname}.sizes({name!r}, {sizes})"
 
     def dtype(self, output: Output) -> str:
