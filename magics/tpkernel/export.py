@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import keyword
 import os
@@ -227,10 +228,19 @@ def _gradients(
         def call(*tensors: Any, given: dict[str, Any] = arguments) -> Any:
             return definition(**{**given, **dict(zip(names, tensors, strict=True))})
 
+        # The names that the message gives to inputs are those of the function's parameters.
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(n, kind) for n in names]
+        )
         inputs = tuple(arguments[n].requires_grad_(True) for n in names)
         found = tp.autograd.gradcheck_report(call, inputs)
         if is_bad(str(found.verdict)):
-            message = f"[export] the gradient of {operator.name} on {chosen.text}: {found.message}"
+            message = (
+                f"[export] the gradient of {operator.name} on {chosen.text}: "
+                f"{str(found.message).rstrip('.')}. Run the cell with its checks, whose report "
+                "shows the likely cause; correct it and export again."
+            )
             raise RuntimeError(message)
         if found.verdict == "ok":
             yield {
@@ -327,6 +337,15 @@ needs none, and serves every Python version of its platform.
 pip install .            # build and install
 pip wheel --no-deps .    # a wheel for machines without a compiler
 pip install '.[test]' && pytest
+```
+
+`pip` takes `tensorplay-workbench` from where it takes everything else. If your index does not have
+it, make its wheel from a checkout, once, and say where it lies; `--find-links` holds for the
+environment that `pip` builds in, too:
+
+```sh
+pip wheel --no-deps --wheel-dir wheels path/to/tensorplay-workbench   # the checkout
+pip install --find-links wheels .
 ```
 
 ```python

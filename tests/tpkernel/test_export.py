@@ -117,6 +117,7 @@ def test_the_front_matter_and_the_kernels_are_the_cells_own(softplus, tmp_path) 
     assert files["src/my_ops/kernels.cc"] == kernels
     assert "softplus = _operators.softplus" in files["src/my_ops/__init__.py"]
     assert "mylib::softplus(Tensor x, float beta=1.0) -> Tensor" in files["README.md"]
+    assert "pip install --find-links wheels ." in files["README.md"]
     for text in files.values():
         assert str(tmp_path) not in text
 
@@ -187,6 +188,7 @@ def test_what_cannot_be_exported_says_why(softplus, tmp_path) -> None:
         (plain, ValueError, "plain kernels", {}),
         (wrong, RuntimeError, "the checks found", {}),
         (unchecked, RuntimeError, "the gradient of wr::softplus", {}),
+        (unchecked, RuntimeError, r"(?s)^(?!.*tensors\[0\]).*Run the cell with its", {}),
         (fails, RuntimeError, "fails on its sample", {}),
         (softplus, ValueError, "'1x' cannot name a package", {"name": "1x"}),
         (dataclasses.replace(softplus, origin=None), RuntimeError, "run the cell again", {}),
