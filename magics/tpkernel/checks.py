@@ -114,11 +114,12 @@ def run_checks(
         if "memory" in checks or "gradcheck" in checks:
             dtypes = preferred_dtypes(operator)
             zeros = with_zeros(operator, samples)
-            found = [
-                *check_memory(operator, definition, watch, samples, dtypes, progress),
-                *_errors(check_memory(operator, definition, watch, zeros, dtypes, progress)),
-            ]
+            found = list(check_memory(operator, definition, watch, samples, dtypes, progress))
             wrong = list(_errors(found))
+            if not wrong:  # else zeros show the same mistake under another name
+                zeros_found = check_memory(operator, definition, watch, zeros, dtypes, progress)
+                wrong = list(_errors(zeros_found))
+                found += wrong
             if "memory" in checks:
                 yield from found
         if "gradcheck" in checks:
