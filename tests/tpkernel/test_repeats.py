@@ -103,5 +103,6 @@ def test_a_kernel_that_is_admitted_with_strides_and_ignores_one_is_found():
 
 def test_a_kernel_that_goes_by_strides_has_no_finding():
     text = HIDDEN_STRIDES.replace("LAYOUT\n", "").replace("row[j]", "row[j * x.stride(1)]")
+    text = text.replace("if (x.stride(0) == 0) return;", "")  # an expanded view has results, too
     report = tpkernel.build(text)
     assert report.ok, str(report)
