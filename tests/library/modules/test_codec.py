@@ -39,7 +39,7 @@ CELLS = [
 ]
 INFINITE = """/*---
 op: omod::f(Tensor x, float low=-inf, bool b=True, *, int n=3) -> Tensor
-shape: {x: [n, 3], out: [n * 2, 'x.shape[1]']}
+shape: {x: [m, 3], out: [n * 2, 'x.shape[1]']}
 samples: [{x: [[1, 2, 3]], low: .inf}]
 ---*/
 template <typename T> void f(tp::In<T, 2> x, double low, bool b, int8_t n, tp::Out<T, 2> out) {}
