@@ -161,6 +161,8 @@ def resolved(library: str, offsets: Sequence[str]) -> list[tuple[str, int | None
     for function, place in zip(lines[::2], lines[1::2], strict=False):
         if function.startswith("__tvm_ffi_"):
             break  # the export: what called it is not the cell's
+        if function.startswith("tp_rt_"):
+            continue  # of the run-time library, which is linked into the cell's
         name = re.sub(r"\(.*", "", function.removeprefix("void "))
         line = re.search(r"(?:tpkernel cell>|/source\.cpp):(\d+)", place)
         if name not in ("??", ""):

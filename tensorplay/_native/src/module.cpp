@@ -9,7 +9,7 @@ using namespace tensorplay;
 
 // What the Python code beside the extension expects of it: raised, here and in `_native/__init__.py`,
 // whenever either side changes in a way that the other has to know.
-constexpr long kInterface = 2;
+constexpr long kInterface = 3;
 
 int current_stream(int32_t, int32_t, void** out) {
   *out = nullptr;  // the cpu has no streams
