@@ -97,18 +97,15 @@ def test_errors_of_calls_and_of_kernels_are_the_same_from_clang(clang):
 
 
 @pytest.mark.slow
-def test_a_precompiled_header_that_does_not_fit_is_not_needed(clang):
+def test_a_precompiled_header_that_is_damaged_is_not_needed(clang):
     built = edits(CASES[0], "spoiled")[-1]
     word = next(word for word in built.commands[-1] if "/precompiled/" in word)
     content = Path(word).read_bytes()
-    try:
-        Path(word).write_bytes(content[:200] + bytes(len(content) - 200))  # of the right size
-        text = cpp_jit.Source(CASES[0].text + "\n// once more\n")
+    Path(word).write_bytes(content[:200] + bytes(len(content) - 200))  # of the right size
+    text = cpp_jit.Source(CASES[0].text + "\n// once more\n")
+    with pytest.warns(cpp_jit.BuildCacheWarning, match="damaged or incomplete; it is built again"):
         again = cpp_jit.build_source("spoiled", text, exports=CASES[0].functions)
-        assert not precompiled(again)
-        CASES[0].call(again.load())
-    finally:
-        Path(word).write_bytes(content)
+    CASES[0].call(again.load())
 
 
 @pytest.mark.parametrize("program", ["g++", "clang++"])
