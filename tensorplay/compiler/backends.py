@@ -130,7 +130,7 @@ def _cpp(gm: GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Calla
             _noticed.add("compiler")
             line = str(error).splitlines()[0] if str(error) else "no compiler"
             sys.stderr.write(
-                f"[compile] no C++ compiler ({line}): compiled functions run step by step, by the "
+                f"[compile] no native code ({line}): compiled functions run step by step, by the "
                 "backend 'interpreter'.\n"
             )
         return interpreter(gm, example_inputs)

@@ -28,10 +28,10 @@ Update = Callable[..., None]
 @functools.lru_cache(maxsize=1)
 def can_compile() -> bool:
     """Tell whether there is a compiler on the machine, and what builds with it."""
+    from tensorplay.compiler.cpp.build import NEEDED
     from tensorplay.utils.cpp_jit import MissingToolError, toolchain
 
-    # The cache of builds needs them; both come with the extra `jit`.
-    if not all(map(importlib.util.find_spec, ("platformdirs", "filelock"))):
+    if not all(map(importlib.util.find_spec, NEEDED)):
         return False
     try:
         toolchain.find_compiler()

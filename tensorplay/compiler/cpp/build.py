@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import sys
 import threading
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from tensorplay.utils.cpp_jit import toolchain
 from tensorplay.utils.cpp_jit.build import find_or_build
 from tensorplay.utils.cpp_jit.commands import Traits
 from tensorplay.utils.cpp_jit.compile import Product
-from tensorplay.utils.cpp_jit.errors import BuildError
+from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.store import Cache, default_cache, digest
 
-__all__ = ["Library", "arguments", "library_of"]
+__all__ = ["NEEDED", "Library", "arguments", "library_of"]
 
 HEADERS: Final = ("vector.h", "vector_math.h")
+#: Packages of the extra `jit` without which nothing can be built.
+NEEDED: Final = ("platformdirs", "filelock")
 _HERE: Final = Path(__file__).parent
 _OUTPUT: Final = "library"
 
@@ -124,13 +127,20 @@ def library_of(source: str) -> Library:
     Raises
     ------
     MissingToolError
-        It has to be built and there is no compiler.
+        It has to be built and there is no compiler, or the extra ``jit`` is not installed.
     BuildError
         The compiler refuses it.
     """
     found = _loaded.get(source)
     if found is not None:
         return found
+    absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if absent:
+        message = (
+            f"{' and '.join(absent)}, which the cache of builds needs, not installed. "
+            "Write pip install 'tensorplay-workbench[jit]'."
+        )
+        raise MissingToolError(message)
     traits_key = "libmvec" if _has_libmvec() else ""
     request = digest(
         "kernels 1",

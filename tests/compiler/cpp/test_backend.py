@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
@@ -489,6 +490,17 @@ def test_without_a_compiler_the_error_says_so(
     b = Builder()
     node = b.mul(b.sigmoid(b.erfc(b.input(normal(6)))), 0.7171)
     with pytest.raises(MissingToolError, match="compiler"):
+        b.compile(node)
+
+
+def test_without_what_builds_need_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n, *r: None if n == "platformdirs" else found(n, *r)
+    )
+    b = Builder()
+    node = b.mul(b.sigmoid(b.erfc(b.input(normal(6)))), 0.7172)
+    with pytest.raises(MissingToolError, match=r"platformdirs.*'tensorplay-workbench\[jit\]'"):
         b.compile(node)
 
 
