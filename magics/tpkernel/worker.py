@@ -413,7 +413,9 @@ class Worker:
             size = os.fstat(file.fileno()).st_size - self._read[index]
             room = MAX_SHOWN - self._shown[index]
             if size > 0 and room >= 0:
-                stream.write(shown_text(os.pread(file.fileno(), room + 1, self._read[index]), room))
+                # No more than was there: the child may be writing, and what is read is counted.
+                data = os.pread(file.fileno(), min(size, room + 1), self._read[index])
+                stream.write(shown_text(data, room))
                 stream.flush()
             self._read[index] += size
             self._shown[index] += size

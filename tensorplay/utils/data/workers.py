@@ -108,4 +108,5 @@ def fetch(indices: Sequence[Any] | Any, *, batched: bool) -> Any:
         found = _portable(error)
         if found is error:
             raise
-        raise found from None
+    # Not inside: what it was raised beside would travel with it where a package pickles contexts.
+    raise found

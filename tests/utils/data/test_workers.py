@@ -48,6 +48,10 @@ class PickyError(Exception):
     def __init__(self, code: int, *, where: str) -> None:
         super().__init__(f"{code} at {where}")
 
+    def __reduce__(self) -> Any:
+        # What Python does by itself; packages that make all exceptions picklable change it.
+        return PickyError, self.args
+
 
 def test_exceptions_that_cannot_be_pickled_arrive_with_their_traceback() -> None:
     def fail(index: int) -> Any:
