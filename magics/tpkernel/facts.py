@@ -391,6 +391,20 @@ class GradcheckSettings:
     order: Literal[1, 2] = 1
     curve: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what no gradcheck is: anything else would be taken for the other choice."""
+        given: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
+            ("mode", self.mode, ("reverse", "forward", "both")),
+            ("order", self.order, (1, 2)),
+        )
+        for name, value, known in given:
+            if value not in known:
+                message = (
+                    f"[with_gradcheck] argument '{name}': expected one of "
+                    f"{', '.join(map(repr, known))}, got {value!r}"
+                )
+                raise ValueError(message)
+
     def text(self) -> str:
         """Return what differs from the defaults and is not said by the sample, in words."""
         parts = [f"seed {self.seed}"]

@@ -196,8 +196,9 @@ class _Check:
         self, pair: PairFacts, found: Any, call: Callable[..., Any], inputs: tuple[Any, ...]
     ) -> PairFacts:
         position = self.names.index(pair.input)
-        whole = found.analytical is not None and pair.jacobian is not None
-        if not whole or inputs[position].dtype.is_complex or pair.jacobian.parts == 2:  # type: ignore[union-attr]
+        if found.analytical is None or pair.jacobian is None:
+            return pair
+        if inputs[position].dtype.is_complex or pair.jacobian.parts == 2:
             return pair
         curve = step_curve(
             call, inputs, position, pair.output, found.analytical, pair.step, self.progress

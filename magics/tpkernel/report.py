@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tpkernel.facts import (
     CUDA_HEADS,
@@ -167,10 +167,10 @@ class Report:
         step: float | None = None,
         atol: float | None = None,
         rtol: float | None = None,
-        mode: str = "reverse",
+        mode: Literal["reverse", "forward", "both"] = "reverse",
         fast: bool = False,
         inputs: Sequence[str] = (),
-        order: int = 1,
+        order: Literal[1, 2] = 1,
         curve: bool = False,
         budget: float = 60.0,
     ) -> Report:
@@ -212,11 +212,13 @@ class Report:
             The operator does not have what was chosen.
         RuntimeError
             The report was not made by a build of this session.
+        ValueError
+            Another mode or order.
         """
         settings: Any = GradcheckSettings(
             operator,
             {name: tuple(shape) for name, shape in (shapes or {}).items()},
-            dtype, seed, step, atol, rtol, mode, fast, tuple(inputs), order, curve,  # type: ignore[arg-type]
+            dtype, seed, step, atol, rtol, mode, fast, tuple(inputs), order, curve,
         )  # fmt: skip
         from tpkernel.jobs import GradcheckJob
 

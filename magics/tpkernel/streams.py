@@ -135,6 +135,6 @@ _pair: list[tuple[int, tuple[IO[bytes], IO[bytes]]]] = []
 def _files() -> tuple[IO[bytes], IO[bytes]]:
     """Return the files of this process that take the output; a copy by fork() has its own."""
     if not _pair or _pair[0][0] != os.getpid():
-        one, two = (tempfile.TemporaryFile(buffering=0) for _ in range(2))  # noqa: SIM115
+        one, two = (tempfile.TemporaryFile(buffering=0) for _ in range(2))  # noqa: SIM115  (for the process)
         _pair[:] = [(os.getpid(), (one, two))]
     return _pair[0][1]

@@ -93,7 +93,7 @@ class Shipment:
         FileNotFoundError
             The file is not here and was not sent.
         """
-        if os.path.exists(self.library) and _digest(self.library) == self.sha256:  # noqa: PTH110
+        if Path(self.library).exists() and _digest(self.library) == self.sha256:
             return self.library
         if not self.content:
             message = f"the library {self.library} is not on this machine and was not sent"

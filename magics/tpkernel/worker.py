@@ -107,8 +107,8 @@ class Worker:
                 return
             self.close()
             ours, theirs = channel_pair()
-            self._errors = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115
-            self._output = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115
+            self._errors = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115  (see close)
+            self._output = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115  (see close)
             self._read = [0, 0]
             self._loaded = set()
             roots = {

@@ -309,3 +309,10 @@ def test_chosen_values_stay_in_the_domain_of_the_declared_samples() -> None:
     assert values.min() >= 2
     assert values.max() <= 3
     assert GradcheckSettings(seed=2).text() == "seed 2"
+
+
+@pytest.mark.parametrize(("name", "value"), [("mode", "backward"), ("order", 3)])
+def test_a_gradcheck_that_there_is_not_is_refused(name: str, value: object) -> None:
+    report = tpkernel.build(SOFTPLUS, checks=False)
+    with pytest.raises(ValueError, match=f"argument '{name}': expected one of .*, got {value!r}"):
+        report.with_gradcheck(**{name: value})
