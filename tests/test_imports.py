@@ -167,6 +167,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
     {"tensorplay.utils": {"data"}},
     {"tensorplay.nn": {"parameter", "members"}},
     {"tensorplay.nn": {"hooks", "state", "module"}},
+    {"tensorplay.nn": {"losses"}},
     {"tensorplay.nn": {"functional", "init", "utils"}},
     {"tensorplay": {"nn"}},
     {"tensorplay": {"graph"}},

@@ -108,12 +108,10 @@ class Adam(Optimizer):
     def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         scratch = self._temporary(x)
         lr, (beta1, beta2), decay = group["lr"], group["betas"], group["weight_decay"]
-        if decay:
-            if self._decoupled:
-                x *= 1 - lr * decay
-            else:
-                np.multiply(x, decay, out=scratch)
-                g = np.add(g, scratch, out=self._temporary(x, 1))
+        if self._decoupled:
+            x *= 1 - lr * decay
+        else:
+            g = self._with_decay(x, g, decay)
         step = state["step"] = int(state.get("step", 0)) + 1
         m = self._zeros(state, "exp_avg", x)
         v = self._zeros(state, "exp_avg_sq", x)
@@ -236,9 +234,7 @@ class RMSprop(Optimizer):
 
     def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         scratch = self._temporary(x)
-        if group["weight_decay"]:
-            np.multiply(x, group["weight_decay"], out=scratch)
-            g = np.add(g, scratch, out=self._temporary(x, 1))
+        g = self._with_decay(x, g, group["weight_decay"])
         alpha = group["alpha"]
         state["step"] = int(state.get("step", 0)) + 1
         v = self._zeros(state, "square_avg", x)
@@ -341,9 +337,7 @@ class Adagrad(Optimizer):
 
     def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         scratch = self._temporary(x)
-        if group["weight_decay"]:
-            np.multiply(x, group["weight_decay"], out=scratch)
-            g = np.add(g, scratch, out=self._temporary(x, 1))
+        g = self._with_decay(x, g, group["weight_decay"])
         step = state["step"] = int(state.get("step", 0)) + 1
         self._start(state, x, group)
         v = state["sum"]._array

@@ -310,6 +310,14 @@ class Optimizer:
             found = self._scratch[key] = np.empty(x.shape, x.dtype)
         return found
 
+    def _with_decay(self, x: Array, g: Array, decay: float) -> Array:
+        """Return ``g + decay·x``, in temporary memory unless it is `g`."""
+        if not decay:
+            return g
+        total = np.multiply(x, decay, out=self._temporary(x, 1))
+        total += g
+        return total
+
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
         """Call ``hook(optimizer, args, kwargs)`` before each step, with its arguments."""
         return self._add_hook("before", hook)

@@ -93,9 +93,7 @@ class SGD(Optimizer):
 
     def _update(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         scratch = self._temporary(x)
-        if group["weight_decay"]:
-            np.multiply(x, group["weight_decay"], out=scratch)
-            g = np.add(g, scratch, out=self._temporary(x, 1))
+        g = self._with_decay(x, g, group["weight_decay"])
         momentum = group["momentum"]
         if momentum:
             buffer = state.get("momentum_buffer")
