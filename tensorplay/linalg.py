@@ -14,7 +14,7 @@ from tensorplay.ops import (
     least_squares,
     linalg as products,
     parts,
-    reduction,
+    statistics,
     systems,
 )
 from tensorplay.ops.arguments import reject
@@ -119,7 +119,7 @@ def vector_norm(
     x = x if dtype is None else x.to(dtype)
     if not isinstance(ord, (int, float)):
         reject("linalg_vector_norm", "ord", "a number", ord)
-    found: Tensor = reduction.norm.function(x, ord, dim, keepdim)
+    found: Tensor = statistics.norm.function(x, ord, dim, keepdim)
     return found
 
 

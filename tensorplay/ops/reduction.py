@@ -1,4 +1,4 @@
-"""Reductions: sums, products, extremes and statistics.
+"""Reductions: sums, products, extremes and truth.
 
 `dim` is a dimension, several, or None for all; `keepdim` keeps the reduced dimensions with size 1.
 """
@@ -29,9 +29,15 @@ __all__ = [
     "add_up",
     "amax",
     "axes_of",
+    "count_of",
+    "kept",
     "mean",
+    "real_of_floating",
+    "reduced",
+    "reduction",
     "sum_",
     "sum_type",
+    "want_ordered",
     "working_type",
 ]
 
@@ -54,26 +60,28 @@ def axes_of(where: str, dim: Sequence[int] | None, ndim: int) -> tuple[int, ...]
     return axes if ndim else ()  # a 0-d tensor answers to dimension 0
 
 
-def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], *, keepdim: bool) -> tuple[int, ...]:
+def reduced(shape: tuple[int, ...], axes: tuple[int, ...], *, keepdim: bool) -> tuple[int, ...]:
+    """Return the shape without `axes`, or with size 1 there."""
     if keepdim:
         return tuple([1 if i in axes else n for i, n in enumerate(shape)])
     return tuple([n for i, n in enumerate(shape) if i not in axes])
 
 
-def _count(x: Any, axes: tuple[int, ...]) -> int:
+def count_of(x: Any, axes: tuple[int, ...]) -> int:
+    """Return how many elements are reduced to one."""
     return math.prod([x.shape[i] for i in axes])
 
 
-def _kept(g: Any, s: Any) -> Any:
+def kept(g: Any, s: Any) -> Any:
     """Give a result, or its gradient, the reduced dimensions back, with size 1."""
     x = s.specs["input"]
     axes = axes_of("", s.dim, x.ndim)
-    return g if s.keepdim or not axes else g.reshape(_reduced(x.shape, axes, keepdim=True))
+    return g if s.keepdim or not axes else g.reshape(reduced(x.shape, axes, keepdim=True))
 
 
 def _spread(g: Any, s: Any) -> Any:
     """Broadcast the gradient of a reduced tensor to the shape before the reduction."""
-    return _kept(g, s).expand(s.specs["input"].shape)
+    return kept(g, s).expand(s.specs["input"].shape)
 
 
 def reduction(
@@ -102,7 +110,7 @@ def reduction(
     name = schema.partition("(")[0]
 
     def check(x: Any, dim: Any, axes: tuple[int, ...]) -> None:
-        if 0 in x.shape and _count(x, axes) == 0:
+        if 0 in x.shape and count_of(x, axes) == 0:
             asked = "input.numel() == 0" if not dim else f"a shape of {list(x.shape)}"
             message = (
                 f"[{name}] Expected reduction dim to be specified for {asked} and to have "
@@ -122,7 +130,7 @@ def reduction(
         axes = axes_of(name, dim, x.ndim)
         if nonempty:
             check(x, dim, axes)
-        return Spec(_reduced(x.shape, axes, keepdim=keepdim), out(name, x.dtype, *rest))
+        return Spec(reduced(x.shape, axes, keepdim=keepdim), out(name, x.dtype, *rest))
 
     def usual(make: Any) -> Iterable[Sample]:
         yield Sample((make(2, 3),), name="all")
@@ -167,11 +175,19 @@ def _floating_type(name: str, d: dtype, *rest: Any) -> dtype:
     return d
 
 
-def _real_of_floating(name: str, d: dtype, *rest: Any) -> dtype:
+def real_of_floating(name: str, d: dtype, *rest: Any) -> dtype:
+    """Return the real type of results of floating and complex numbers; others are refused."""
     return _floating_type(name, d).to_real()
 
 
-def _ordered(name: str, d: dtype) -> dtype:
+def want_ordered(name: str, d: dtype) -> dtype:
+    """Return the type of numbers that have an order.
+
+    Raises
+    ------
+    TypeError
+        They are complex.
+    """
     if d.is_complex:
         message = f"[{name}] argument 'input': expected a real tensor, got {d!r}: no order."
         raise TypeError(message)
@@ -214,7 +230,7 @@ def add_up(
     if (
         wider is not None
         and x.size
-        and _count(x, axes) > MOST_OF_A_SMALL_SUM
+        and count_of(x, axes) > MOST_OF_A_SMALL_SUM
         and not _along_memory(x, axes)
     ):
         return add(x, axis=axes, keepdims=keepdim, dtype=wider).astype(working)
@@ -267,7 +283,7 @@ def _spread_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
     (shape,) = shapes
     _, dim, keepdim, *_ = args
     if not keepdim and dim:
-        g = g.reshape(_reduced(shape, axes_of("", dim, len(shape)), keepdim=True))
+        g = g.reshape(reduced(shape, axes_of("", dim, len(shape)), keepdim=True))
     if math.prod(shape) > MOST_OF_A_SMALL_SUM:
         return np.broadcast_to(g, shape)
     result = np.empty(shape, g.dtype)  # a broadcast view takes longer to make
@@ -295,7 +311,7 @@ sum_ = reduction(
 mean = reduction(
     "mean(Tensor input, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
     "Arithmetic mean; NaN of no elements.",
-    lambda x, axes, keepdim, d: np.true_divide(add_up(x, axes, keepdim, d), _count(x, axes)),
+    lambda x, axes, keepdim, d: np.true_divide(add_up(x, axes, keepdim, d), count_of(x, axes)),
     out=_floating_type,
     vjp=Vjp(lambda g, s: _spread(g / _reduced_count(s), s), arrays=_spread_mean_array),
     quick=_quick_mean,
@@ -306,7 +322,7 @@ mean = reduction(
 
 def _reduced_count(s: Any) -> int:
     x = s.specs["input"]
-    return max(_count(x, axes_of("", s.dim, x.ndim)), 1)  # no element waits for 0/0
+    return max(count_of(x, axes_of("", s.dim, x.ndim)), 1)  # no element waits for 0/0
 
 
 def _sum_to_size_rule(x: Spec, size: tuple[int, ...]) -> Spec:
@@ -401,15 +417,15 @@ prod = reduction(
 
 def _ties_grad(g: Any, s: Any) -> Any:
     """Share the gradient evenly among the elements equal to the extreme."""
-    ties = s.input == _kept(s.out, s)
-    return ties * (_kept(g, s) / ties.sum(s.dim, keepdim=True).to(g.dtype))
+    ties = s.input == kept(s.out, s)
+    return ties * (kept(g, s) / ties.sum(s.dim, keepdim=True).to(g.dtype))
 
 
 amax = reduction(
     "amax(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
     "Largest element; NaN if there is one. Equal ones share the gradient.",
     lambda x, axes, keepdim: np.maximum.reduce(x, axis=axes, keepdims=keepdim),
-    out=_ordered,
+    out=want_ordered,
     vjp=Vjp(_ties_grad, "input", "out"),
     nonempty=True,
 )
@@ -418,7 +434,7 @@ amin = reduction(
     "amin(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
     "Smallest element; NaN if there is one. Equal ones share the gradient.",
     lambda x, axes, keepdim: np.minimum.reduce(x, axis=axes, keepdims=keepdim),
-    out=_ordered,
+    out=want_ordered,
     vjp=Vjp(_ties_grad, "input", "out"),
     nonempty=True,
 )
@@ -433,7 +449,7 @@ class ValuesIndices(NamedTuple):
 
 def _one_axis(name: str, x: Any, dim: int | None) -> tuple[int, ...]:
     axes = axes_of(name, None if dim is None else (dim,), x.ndim)
-    if 0 in x.shape and _count(x, axes) == 0:
+    if 0 in x.shape and count_of(x, axes) == 0:
         message = (
             f"[{name}] Expected reduction dim to be specified for input.numel() == 0 and to have "
             f"non-zero size, got dim={dim} for a shape of {list(x.shape)}."
@@ -446,11 +462,11 @@ def _arg_extreme(name: str, doc: str, function: Callable[..., Any]) -> Primitive
     def impl(x: Any, dim: int | None, keepdim: bool) -> Any:
         axes = _one_axis(name, x, dim)
         y = function(x, axis=axes[0] if dim is not None and axes else None)
-        return np.reshape(y, _reduced(x.shape, axes, keepdim=keepdim))
+        return np.reshape(y, reduced(x.shape, axes, keepdim=keepdim))
 
     def rule(x: Spec, dim: int | None, keepdim: bool) -> Spec:
-        _ordered(name, x.dtype)
-        shape = _reduced(x.shape, _one_axis(name, x, dim), keepdim=keepdim)
+        want_ordered(name, x.dtype)
+        shape = reduced(x.shape, _one_axis(name, x, dim), keepdim=keepdim)
         return Spec(shape, _dtype.int64)
 
     return Primitive(
@@ -487,8 +503,8 @@ def _extreme(
         return values.squeeze(axes[0]), indices.squeeze(axes[0])
 
     def rule(x: Spec, dim: int, keepdim: bool) -> tuple[Spec, Spec]:
-        _ordered(name, x.dtype)
-        shape = _reduced(x.shape, _one_axis(name, x, dim), keepdim=keepdim)
+        want_ordered(name, x.dtype)
+        shape = reduced(x.shape, _one_axis(name, x, dim), keepdim=keepdim)
         return Spec(shape, x.dtype), Spec(shape, _dtype.int64)
 
     def vjp(g: Any, s: Any) -> Any:
@@ -566,155 +582,4 @@ count_nonzero = reduction(
     "Number of nonzero elements.",
     lambda x, axes, keepdim: np.asarray(np.count_nonzero(x, axis=axes, keepdims=keepdim)),
     out=_int64,
-)
-
-# --- statistics -----------------------------------------------------------------------------------
-
-
-def _centred(x: Any, s: Any) -> Any:
-    return x - x.mean(s.dim, keepdim=True)
-
-
-def _variance(x: Any, axes: tuple[int, ...], keepdim: bool, correction: Any) -> Any:
-    work = x.astype(np.float32) if x.dtype in _dtype.NARROW else x
-    n = _count(x, axes)
-    centre = add_up(work, axes, keepdim=True) / work.real.dtype.type(n)
-    d = work - centre
-    square: Any = d.real**2 + d.imag**2 if d.dtype.kind == "c" else d * d
-    return add_up(square, axes, keepdim) / square.dtype.type(
-        n - correction if n > correction else 0
-    )
-
-
-def _freedom(s: Any) -> float:
-    x = s.specs["input"]
-    free = float(_count(x, axes_of("", s.dim, x.ndim)) - s.correction)
-    return free if free > 0 else 0.0
-
-
-def _by_freedom(value: Any, s: Any) -> Any:
-    free = _freedom(s)
-    return value / free if free else value * math.nan
-
-
-def _spread_samples(make: Any) -> Iterable[Sample]:
-    yield Sample((make(2, 3),), name="all")
-    yield Sample((make(2, 3, 4), 1), {"keepdim": True}, name="one kept")
-    yield Sample((make(3, 4), (0, 1)), {"correction": 0}, name="population")
-
-
-var = reduction(
-    "var(Tensor input, int[1]? dim=None, *, bool keepdim=False, Scalar correction=1) -> Tensor",
-    "Variance: squared distances from the mean, summed, over ``n - correction``.",
-    _variance,
-    out=_real_of_floating,
-    vjp=Vjp(lambda g, s: _by_freedom(_kept(g, s) * _centred(s.input, s) * 2, s), "input"),
-    samples=_spread_samples,
-)
-
-std = reduction(
-    "std(Tensor input, int[1]? dim=None, *, bool keepdim=False, Scalar correction=1) -> Tensor",
-    "Standard deviation, the root of `var`; gradient zero where it is zero.",
-    lambda *args: np.sqrt(_variance(*args)),
-    out=_real_of_floating,
-    vjp=Vjp(
-        lambda g, s: _by_freedom(
-            _kept((g / s.out).masked_fill(s.out == 0, 0), s) * _centred(s.input, s), s
-        ),
-        "input",
-        "out",
-    ),
-    samples=_spread_samples,
-)
-
-
-def _logsumexp(x: Any, axes: tuple[int, ...], keepdim: bool) -> Any:
-    if x.dtype.kind in "biu":
-        x = x.astype(_dtype.get_default_dtype().numpy)
-    work = x.astype(np.float32) if x.dtype in _dtype.NARROW else x
-    top = np.max(work, axis=axes, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, work.dtype.type(0))
-    total = add_up(np.exp(work - top), axes, keepdim=True)
-    result = np.log(total) + top
-    return result if keepdim else np.reshape(result, _reduced(x.shape, axes, keepdim=False))
-
-
-logsumexp = reduction(
-    "logsumexp(Tensor input, int[1]? dim=None, bool keepdim=False) -> Tensor",
-    "``log(sum(exp(input)))`` without overflow.",
-    _logsumexp,
-    out=lambda name, d: _ordered(name, d) if d.is_differentiable else _dtype.get_default_dtype(),
-    vjp=Vjp(
-        lambda g, s: (
-            _kept(g, s) * (s.input - _kept(s.out.masked_fill(s.out == -math.inf, 0), s)).exp()
-        ),
-        "input",
-        "out",
-    ),
-)
-
-
-def _check_extreme(x: Any, p: Any, axes: tuple[int, ...]) -> None:
-    if p in (math.inf, -math.inf) and _count(x, axes) == 0 and 0 in x.shape:
-        raise RuntimeError(
-            f"[norm] the extreme of no elements is not defined: order {p} for a shape of "
-            f"{list(x.shape)}."
-        )
-
-
-def _norm(x: Any, p: Any, dim: Any, keepdim: bool) -> Any:
-    axes = axes_of("norm", dim, x.ndim)
-    _check_extreme(x, p, axes)
-    options: Any = {"axis": axes, "keepdims": keepdim}
-    _real_of_floating("norm", _dtype.from_numpy_dtype(x.dtype))
-    size = np.abs(x.astype(np.float32) if x.dtype in _dtype.NARROW else x)
-    if p == 0:
-        y = np.add.reduce(size != 0, **options)
-    elif p in (math.inf, -math.inf):
-        y = (np.max if p > 0 else np.min)(size, **options)
-    elif p == 2:
-        y = np.sqrt(add_up(size * size, axes, keepdim))
-    else:
-        y = add_up(size**p, axes, keepdim) ** size.dtype.type(1 / p)
-    return y.astype(x.real.dtype)
-
-
-def _norm_rule(x: Spec, p: Any, dim: Any, keepdim: bool) -> Spec:
-    axes = axes_of("norm", dim, x.ndim)
-    _check_extreme(x, p, axes)
-    return Spec(_reduced(x.shape, axes, keepdim=keepdim), _real_of_floating("norm", x.dtype))
-
-
-def _norm_grad(g: Any, s: Any) -> Any:
-    x, p, out, g = s.input, s.p, _kept(s.out, s), _kept(g, s)
-    if p == 0:
-        return no_gradient.formula(x, s)
-    if p in (math.inf, -math.inf):
-        ties = x.abs() == out
-        return x.sgn() * (ties * (g / ties.sum(s.dim, keepdim=True).to(g.dtype)))
-    if p == 2:
-        return (x * (g / out)).masked_fill(out == 0, 0)
-    if p == 1:
-        return x.sgn() * g
-    slope = x.abs() ** (p - 1) * (g / out ** (p - 1))
-    return x.sgn() * slope.masked_fill((out == 0) | (x == 0), 0)
-
-
-norm = Primitive(
-    "norm(Tensor input, Scalar p=2, int[1]? dim=None, bool keepdim=False) -> Tensor",
-    "``sum(abs(input) ** p) ** (1 / p)``; also p = 0 (count of nonzero elements) and ±inf.",
-    _norm,
-    rule=_norm_rule,
-    vjp={"input": Vjp(_norm_grad, "input", "out")},
-    check_first=False,
-    out=True,
-    samples=lambda make: [
-        Sample((make(2, 3),), name="all"),
-        Sample((make(2, 3, 2, avoid=(0.0,)), 1, (0, 2)), name="1"),
-        Sample((make(2, 3, avoid=(0.0,)), 3, 1, True), name="3"),
-        Sample((make(5, avoid=(0.0,)), math.inf), name="inf"),
-        Sample((make(5, avoid=(0.0,)), -math.inf), name="-inf"),
-        Sample((make(5, avoid=(0.0,)), 0), name="0"),
-        Sample((make(2, 3, dtype=_dtype.complex128),), name="complex"),
-    ],
 )
