@@ -133,7 +133,7 @@ def test_times_opcheck_and_listing_have_buttons(widget):
         ({"dtype": "int64"}, "expected float32 or float64, got int64"),
         ({"operator": "mylib::softmin"}, "no operator 'mylib::softmin'"),
         ({"inputs": ["beta"]}, "no tensor input 'beta'"),
-        ({"mode": "sideways"}, "mode: expected"),
+        ({"mode": "sideways"}, "argument 'mode': expected one of"),
     ],
 )
 def test_settings_that_cannot_be_are_shown_in_the_strip(widget, chosen, said):
