@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from tpkernel.building.pipeline import build
+    from tpkernel.checks.sweeps import sweep
     from tpkernel.errors import CellError, KernelCrash, StaleKernelError
-    from tpkernel.pipeline import build
-    from tpkernel.report import Report
-    from tpkernel.sweeps import sweep
+    from tpkernel.report.report import Report
 
 __all__ = [
     "CellError",
@@ -32,14 +32,14 @@ __all__ = [
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register ``%%tpkernel`` in a shell; loading again changes nothing."""
-    from tpkernel import magic
+    from tpkernel.notebook import magic
 
     magic.load_ipython_extension(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Remove ``%%tpkernel`` from a shell; what cells have bound stays."""
-    from tpkernel import magic
+    from tpkernel.notebook import magic
 
     magic.unload_ipython_extension(shell)
 
@@ -52,7 +52,7 @@ def last_report() -> Report:
     RuntimeError
         No cell has been built in this session.
     """
-    from tpkernel import magic
+    from tpkernel.notebook import magic
 
     return magic.last_report()
 
@@ -65,11 +65,11 @@ def __dir__() -> list[str]:
 _PLACES = {
     "CellError": "errors",
     "KernelCrash": "errors",
-    "Report": "report",
-    "ReportWidget": "widget",
+    "Report": "report.report",
+    "ReportWidget": "report.widget",
     "StaleKernelError": "errors",
-    "build": "pipeline",
-    "sweep": "sweeps",
+    "build": "building.pipeline",
+    "sweep": "checks.sweeps",
 }
 
 

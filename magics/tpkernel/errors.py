@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-__all__ = ["CellError", "KernelCrash", "StaleKernelError", "did_you_mean"]
+__all__ = ["PACKAGE", "CellError", "KernelCrash", "StaleKernelError", "did_you_mean"]
+
+# Frames of files below are ours: a person is shown their own.
+PACKAGE = str(Path(__file__).parent)
 
 
 class CellError(ValueError):
@@ -67,7 +71,7 @@ class StaleKernelError(RuntimeError):
     """
 
     def _render_traceback_(self) -> list[str]:  # IPython's own hook
-        from tpkernel.tracebacks import short_traceback
+        from tpkernel.notebook.tracebacks import short_traceback
 
         return short_traceback(self)
 

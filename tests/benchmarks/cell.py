@@ -17,7 +17,7 @@ import time
 import pytest
 
 from tests.benchmarks.build import SMALL
-from tests.tpkernel.notebook import SOFTPLUS
+from tests.tpkernel.shell import SOFTPLUS
 
 
 def measure(rounds: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Locator, expect
 
 from tests.notebook.lab import LabBrowser, NotebookTab
-from tests.tpkernel.notebook import SOFTPLUS
+from tests.tpkernel.shell import SOFTPLUS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import expect
 
 from tests.notebook.lab import LabBrowser
-from tests.tpkernel.notebook import ADD1, MATMUL, SLOW, SOFTPLUS
+from tests.tpkernel.shell import ADD1, MATMUL, SLOW, SOFTPLUS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from tests.tpkernel.notebook import Shell
+from tests.tpkernel.shell import Shell
 
 
 @pytest.fixture

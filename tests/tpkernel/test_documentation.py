@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import tpkernel
-from tests.tpkernel.notebook import Shell
-from tpkernel.cell import KEYS
-from tpkernel.magic import TpKernelMagics
+from tests.tpkernel.shell import Shell
+from tpkernel.cells.cell import KEYS
+from tpkernel.notebook.magic import TpKernelMagics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cells.md").read_text("utf-8")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -10,7 +10,7 @@ from nbconvert import HTMLExporter, MarkdownExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.tpkernel.notebook import SOFTPLUS
+from tests.tpkernel.shell import SOFTPLUS
 from tpkernel.nbconvert import PreferHtml
 
 FACTS = ("mylib::softplus(Tensor x, float beta=1.0)", "✔ pass", "grad * sigmoid(beta * x)")

@@ -24,7 +24,7 @@ def build(
 
     try:
         # As with `%load_ext tensorplay`: loading what was built needs nothing of the workbench.
-        from tpkernel.operator_modules import build_module
+        from tpkernel.packaging.operator_modules import build_module
     except ImportError as problem:
         message = (
             f"[build] reading declarations and C++ needs the package {problem.name}, which is not "

@@ -2,7 +2,7 @@
 
 The records here are all that later stations need: the C++ wrapper, the Python operator module,
 the fake kernel, the gradient, the checks in another process and the report are derived from them.
-:mod:`tpkernel.reading` fills them from front matter, typed views and plain signatures, and
+:mod:`tpkernel.cells.reading` fills them from front matter, typed views and plain signatures, and
 :mod:`tensorplay.library.modules.artifact` from the description inside a library file.
 """
 

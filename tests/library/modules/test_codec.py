@@ -28,8 +28,8 @@ from tensorplay.library.modules.spec import (
     OperatorSpec,
     Output,
 )
-from tpkernel.cell import parse_cell
-from tpkernel.reading import read_cell
+from tpkernel.cells.cell import parse_cell
+from tpkernel.cells.reading import read_cell
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cells.md").read_text("utf-8")
 CELLS = [

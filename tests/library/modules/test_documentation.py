@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpkernel.declarations import MODULE_KEYS
+from tpkernel.cells.declarations import MODULE_KEYS
 from tpkernel.hatch_plugin import SETTINGS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operator_modules.md").read_text("utf-8")
@@ -36,7 +36,7 @@ def test_every_file_command_and_example_of_the_page(tmp_path, monkeypatch) -> No
         if language == "sh":
             program, *words = shlex.split(text)
             if program == "pip":
-                continue  # the exported package is installed by tests/tpkernel/test_export.py
+                continue  # tests/tpkernel/packaging/test_export.py installs the package
             assert program == "python"
             subprocess.run([sys.executable, *words], check=True)
         elif language == "python" and not NAMED.match(text):

@@ -1,0 +1,263 @@
+"""Cells of CUDA text: which functions they bind, and their build by cpp_jit's way for CUDA.
+
+A cell with a kernel (``__global__``) in it is one. A text of kernels alone binds these, to be
+called on a grid; where functions for the host launch them, the cell binds those functions. What
+such a cell cannot have (operators in front matter, typed views, options of the C++ compiler) is
+refused here, with what there is instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tensorplay.library.modules.shapes import ShapeRules
+from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec
+from tensorplay.utils import cpp_jit
+from tensorplay.utils.cpp_jit.compile import Unit
+from tensorplay.utils.cpp_jit.cuda_build import CudaUnit, build_cuda
+from tensorplay.utils.cpp_jit.flags import Options, checked
+from tensorplay.utils.cpp_jit.source import Function as Scanned, scan
+from tpkernel.cells.cell import Cell
+from tpkernel.cells.flags import limited_compilers, split_flags
+from tpkernel.cells.reading import CellReader, Options as ReadingOptions, cpp_defaults
+from tpkernel.cpp.functions import Function
+from tpkernel.cpp.includes import included_names
+from tpkernel.report.facts import CudaFacts, CudaKernelFacts, FunctionFacts
+
+if TYPE_CHECKING:
+    from tpkernel.building.pipeline import Request
+
+__all__ = [
+    "CUDA_NOTE",
+    "compile_cuda",
+    "cuda_facts",
+    "function_facts",
+    "is_cuda",
+    "read_cuda",
+    "refuse_options",
+]
+
+#: What the report of such a cell says at its end.
+CUDA_NOTE = (
+    "A CUDA cell: kernels are called on a grid, name[blocks, threads](…), with tensors of any "
+    "library that are on a GPU. There is no operator, no check and no gradient of it; write "
+    "tensorplay.library.custom_op around a call."
+)
+_KERNEL = re.compile(r"\b__global__\b")
+_DEVICE = re.compile(r"\b__(?:global|device)__\b")
+
+
+def is_cuda(text: str) -> bool:
+    """Whether a text is CUDA: there is a kernel in its code, comments and strings aside."""
+    return _KERNEL.search(text) is not None and _KERNEL.search(scan(text).code) is not None
+
+
+def refuse_options(request: Request, cell: Cell) -> None:
+    """Refuse options of a run that mean nothing for CUDA text.
+
+    Raises
+    ------
+    CellError
+        One of them is given; the text says what there is for CUDA.
+    """
+    given = {
+        "--debug": (request.debug, "write --flags -lineinfo and use compute-sanitizer"),
+        "--sanitize": (bool(request.sanitize), "use compute-sanitizer, of the CUDA toolkit"),
+        "--isolate": (request.isolate, "a fault on the GPU is an exception of the next call"),
+        "--contiguous copy": (request.contiguous == "copy", "write x.contiguous() in the call"),
+    }
+    for option, (is_given, instead) in given.items():
+        if is_given:
+            message = f"{option} is for C++ cells, and this one is CUDA (__global__): {instead}"
+            raise cell.error(message, line=request.option_line)
+
+
+def read_cuda(cell: Cell, options: ReadingOptions) -> CellSpec:
+    """Choose what a CUDA cell binds.
+
+    Raises
+    ------
+    CellError
+        It declares operators or has typed views, or nothing can be bound.
+    """
+    if cell.entries:
+        message = (
+            "a CUDA cell (__global__) declares no operators. Remove the front matter; bind kernels "
+            "and functions, and make an operator in Python: @tensorplay.library.custom_op around "
+            "a function that launches them"
+        )
+        raise cell.error(message, line=cell.entries[0].line)
+    if included_names(cell.text):
+        message = (
+            "a CUDA cell (__global__) includes no other cells. Write functions that several cells "
+            'share into a header of your folder, and #include "name.h"'
+        )
+        raise cell.error(message)
+    reader = CellReader(cell, options)
+    reader.check_functions()
+    scanned = {f.name: f for f in scan(cell.text).functions}
+    kernels, hosts, skipped = _sorted(cell, reader, scanned)
+    wanted = options.functions
+    if wanted is None:
+        chosen = hosts or kernels
+        if hosts:
+            skipped += [(f.name, "a kernel, which functions of the cell launch") for f in kernels]
+    else:
+        chosen = [f for f in (*kernels, *hosts) if f.name in wanted]
+        for name, reason in skipped:
+            if name in wanted:
+                at = cell.function(name)
+                raise cell.error(reason, line=at.line if at else None, subject=name)
+        named = [f for f in chosen if f in kernels]
+        if named and hosts:
+            message = (
+                f"'{named[0].name}' is a kernel, and a cell with functions for the host, such as "
+                f"'{hosts[0].name}', binds these. Put kernels that are called on a grid into a "
+                "cell of their own"
+            )
+            raise cell.error(message, line=options.option_line)
+    if not chosen:
+        name, reason = skipped[0] if skipped else (cell.functions[0].name, "it is internal")
+        at = cell.function(name)
+        message = f"no kernel can be bound; '{name}': {reason}"
+        raise cell.error(message, line=at.line if at else None)
+    return CellSpec(
+        cell=cell.name,
+        operators=(),
+        functions=tuple(_kernel_spec(f, kernel=f in kernels) for f in chosen),
+        skipped=tuple(skipped),
+    )
+
+
+def _sorted(
+    cell: Cell, reader: CellReader, scanned: dict[str, Scanned]
+) -> tuple[list[Function], list[Function], list[tuple[str, str]]]:
+    """Return kernels, functions for the host, and what is neither, with the reason."""
+    kernels: list[Function] = []
+    hosts: list[Function] = []
+    skipped: list[tuple[str, str]] = []
+    listed = reader.options.functions or ()
+    for function in cell.functions:
+        marks = scanned[function.name].result if function.name in scanned else function.return_type
+        if function.has_views:
+            message = (
+                "typed views (tp::In, tp::Out) are for C++ cells. In a kernel take pointers such "
+                "as const float*, in a function that launches it tvm::ffi::TensorView"
+            )
+            raise cell.error(message, line=function.line, subject=function.name)
+        if not _DEVICE.search(marks):
+            reason = reader.reason_to_skip(function, listed=function.name in listed)
+            if reason is None:
+                hosts.append(function)
+            elif not function.internal:
+                skipped.append((function.name, reason))
+        elif _KERNEL.search(marks):
+            if function.templates:
+                reason = (
+                    f"it is a template; write a kernel for each type, such as __global__ void "
+                    f"{function.name}_float(…), and let them share a __device__ template"
+                )
+            elif function.namespace:
+                reason = f"it is in namespace {function.namespace}"
+            elif sum(f.name == function.name for f in cell.functions) > 1:
+                reason = "several functions have its name; give each its own"
+            else:
+                kernels.append(function)
+                continue
+            skipped.append((function.name, reason))
+        elif function.name in listed:
+            reason = "it is a __device__ function, which only kernels can call"
+            skipped.append((function.name, reason))
+    return kernels, hosts, skipped
+
+
+def _kernel_spec(function: Function, *, kernel: bool) -> KernelSpec:
+    return KernelSpec(
+        name=function.name,
+        title=function.name,
+        style="plain",
+        arguments=tuple(
+            Argument(name=p.name, kind="other", cpp_type=p.type, because=_guard(p.type, kernel))
+            for p in function.parameters
+        ),
+        returns="void" if kernel else function.return_type,
+        templates=(),
+        instances=({},),
+        shapes=ShapeRules({}, {}, declared=False),
+        line=function.line,
+        defaults=cpp_defaults(function),
+        doc=_signature(function, kernel=kernel),
+    )
+
+
+def _signature(function: Function, *, kernel: bool) -> str:
+    if not kernel:
+        return function.signature
+    inside = ", ".join(f"{p.type} {p.name}".strip() for p in function.parameters)
+    return f"__global__ void {function.name}({inside})"
+
+
+def _guard(cpp_type: str, kernel: bool) -> str:
+    if "*" in cpp_type:
+        element = re.sub(r"\b(?:const|volatile|__restrict__|__restrict)\b|\*", "", cpp_type)
+        return f"tensor on one GPU, contiguous, elements of type {' '.join(element.split())}"
+    if not kernel and "Tensor" in cpp_type:
+        return "tensor on one GPU"
+    return f"a value that {cpp_type} holds"
+
+
+def function_facts(kernel: KernelSpec) -> FunctionFacts:
+    """Return what the report says of a function that the cell binds."""
+    guards = tuple((a.name, a.because) for a in kernel.arguments)
+    return FunctionFacts(kernel.name, kernel.doc, guards, kernel.line)
+
+
+def compile_cuda(request: Request, cell: Cell, spec: CellSpec, source_name: str) -> cpp_jit.Build:
+    """Compile a CUDA cell that was read, or find its library. It takes no GPU.
+
+    Raises
+    ------
+    CellError
+        Flags that cannot be split.
+    BuildError
+        The compiler refuses it.
+    MissingToolError
+        There is neither NVRTC nor nvcc, or the text needs nvcc.
+    """
+    try:
+        flags = split_flags((*cell.flags, *request.flags))
+    except ValueError as problem:
+        raise cell.error(str(problem)) from None
+    device: Sequence[str] = [*flags.cflags, *(f"-D{macro}" for macro in flags.macros)]
+    with limited_compilers(request.jobs):
+        unit = Unit(
+            request.name or spec.bound_names[0],
+            cpp_jit.Source(cell.text, source_name, cell.first_line),
+            dict.fromkeys((f.name for f in spec.functions), ""),
+            options=Options(
+                cuda_cflags=checked("--flags", device), ldflags=checked("--flags", flags.ldflags)
+            ),
+        )
+        return build_cuda(CudaUnit(None, unit, {}))
+
+
+def cuda_facts(build: cpp_jit.Build) -> CudaFacts | None:
+    """Return for what a library of CUDA code was built, or None for C++."""
+    made = build.cuda
+    if made is None:
+        return None
+    return CudaFacts(
+        route=made["route"],
+        toolkit=made["toolkit"],
+        targets=tuple(made["targets"]),
+        reason=made["reason"],
+        kernels=tuple(
+            CudaKernelFacts(
+                k["name"], k["target"], k["registers"], k["shared"], k["stack"],
+                k["spill_stores"], k["spill_loads"],
+            )
+            for k in made["kernels"]
+        ),
+    )  # fmt: skip

@@ -1,0 +1,582 @@
+"""One operator of a cell: its schema against its C++ signature, shapes, dtypes and layout."""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from tensorplay.library.modules.shapes import ShapeRules
+from tensorplay.library.modules.spec import DTYPES, Argument, KernelSpec, OperatorSpec, Output, Role
+from tensorplay.ops.schema import (
+    NO_DEFAULT,
+    Argument as SchemaArgument,
+    FunctionSchema,
+    parse_schema,
+)
+from tpkernel.cells.cell import FrontMatter
+from tpkernel.cells.formulas import cut_at_comma, is_function_path, read_formula
+from tpkernel.cells.gradients import with_gradient
+from tpkernel.cells.shapes import parse_shapes
+from tpkernel.cpp.functions import Function, Parameter
+from tpkernel.cpp.scalar_types import BESIDE_VIEWS, ENGINE_TYPES, TYPES_TEXT
+from tpkernel.errors import CellError, did_you_mean
+
+if TYPE_CHECKING:
+    from tpkernel.cells.reading import CellReader
+
+__all__ = ["EntryReader"]
+
+_DEFAULT_DTYPES = ("float32", "float64")
+_MAX_INSTANCES = 64
+_MAX_TEMPLATES = 8
+_MAX_SYMBOLS = 32  # TP_MAX_SYMBOLS of tensorplay/guard.h
+# Names that the generated module gives to something else.
+_MODULE = frozenset({"tp", "kernels", "rules", "math"})
+_RESERVED = _MODULE | {"grad", "result", "ctx"}
+
+
+class EntryReader:
+    """Reads one declared operator."""
+
+    def __init__(
+        self,
+        parent: CellReader,
+        entry: FrontMatter,
+        *,
+        helper: bool = False,
+        shapes: ShapeRules | None = None,
+    ) -> None:
+        self.parent = parent
+        self.cell = parent.cell
+        self.entry = entry
+        self.helper = helper
+        self.given_shapes = shapes
+        self.subject: str | None = None
+
+    def error(
+        self, message: str, key: str = "", *, line: int | None = None, column: int | None = None
+    ) -> CellError:
+        """Make an error about this operator that points at a key of its entry, or at a line."""
+        at = line if line is not None else self.entry.line_of(key)
+        return self.cell.error(message, line=at, column=column, subject=self.subject)
+
+    def operator(self, origin: str = "front matter") -> OperatorSpec:
+        """Read the whole entry."""
+        schema = self.schema()
+        function = self.function(schema)
+        kernel, returned = self.kernel(schema, function)
+        if self.entry.values.get("layout") == "contiguous":
+            kernel = replace(kernel, arguments=tuple(map(_contiguous, kernel.arguments)))
+        outputs = tuple(a for a in kernel.arguments if a.role == "out")
+        mutates = tuple(a.name for a in schema.arguments if a.is_write)
+        # Gradients arrive expanded or transposed, so helpers copy what they need contiguous.
+        copies = self.layout(kernel) or self.helper
+        spec = OperatorSpec(
+            name=str(self.subject),
+            schema=str(schema),
+            kernel=kernel,
+            outputs=self.outputs(outputs, kernel, returned),
+            returned=returned,
+            mutates=mutates,
+            derivatives=(),
+            backward=None,
+            samples=self.samples(schema),
+            doc=str(self.entry.values.get("doc", "")).strip(),
+            helper=self.helper,
+            copies=copies,
+            line=self.entry.line_of("op"),
+            origin=origin,
+            reference=self.reference(schema),
+        )
+        return with_gradient(self, spec, schema)
+
+    # -- schema and function ------------------------------------------------------------------
+
+    def schema(self) -> FunctionSchema:
+        """Parse the schema and check its names."""
+        text = self.entry.values.get("op")
+        if not isinstance(text, str) or not text.strip():
+            message = "the front matter needs 'op: namespace::name(Tensor x) -> Tensor'"
+            raise self.error(message, "op")
+        try:
+            schema = parse_schema(text.strip())
+        except ValueError as problem:
+            raise self.error(f"the schema cannot be read. {problem}", "op") from None
+        if schema.namespace is None:
+            message = f"the schema has no namespace; write 'op: mylib::{text.strip()}'"
+            raise self.error(message, "op")
+        self.subject = schema.qualname
+        if schema.overload:
+            message = (
+                f"'{schema.name}.{schema.overload}' names an overload; an operator has a name of "
+                f"its own: write {schema.namespace}::{schema.name}_{schema.overload}"
+            )
+            raise self.error(message, "op")
+        if keyword.iskeyword(schema.namespace):
+            message = f"'{schema.namespace}' cannot be a namespace in Python; choose another name"
+            raise self.error(message, "op")
+        if keyword.iskeyword(schema.name) or schema.name in _RESERVED:
+            message = (
+                f"'{schema.name}' cannot name a Python function of a cell; choose another name"
+            )
+            raise self.error(message, "op")
+        taken = _MODULE if self.helper else _RESERVED
+        for argument in schema.arguments:
+            if argument.name in taken:
+                message = f"argument '{argument.name}' has a name that formulas use; rename it"
+                raise self.error(message, "op")
+        return schema
+
+    def function(self, schema: FunctionSchema) -> Function:
+        """Find the C++ function behind the operator."""
+        values = self.entry.values
+        name = values.get("kernel", schema.name)
+        named = [f for f in self.cell.functions if f.name == name]
+        named = [f for f in named if not f.namespace] or named
+        if not named:
+            known = [f.name for f in self.cell.functions]
+            message = f"no C++ function '{name}'{did_you_mean(str(name), known)}"
+            message += (
+                f" The {self.cell.noun} defines {', '.join(dict.fromkeys(known))}; name one with "
+                "'kernel:'."
+                if known
+                else " Define it below the front matter."
+            )
+            raise self.error(message, "kernel")
+        if len(named) > 1:
+            message = f"{len(named)} functions are called '{name}'; rename one"
+            raise self.error(message, line=named[1].line, column=named[1].column)
+        reason = self.parent.reason_to_skip(named[0], listed=True)
+        if reason is not None:
+            message = f"'{name}' cannot be the operator's kernel: {reason}. {TYPES_TEXT}"
+            raise self.error(message, line=named[0].line, column=named[0].column)
+        return named[0]
+
+    def kernel(self, schema: FunctionSchema, function: Function) -> tuple[KernelSpec, int]:
+        """Match the signature against the schema; return the kernel and what it returns itself."""
+        parameters = function.parameters
+        inputs, returns = schema.arguments, schema.returns
+        writes = [a for a in inputs if a.is_write]
+        written = {a.alias.before for a in writes if a.alias is not None}
+        if any(r.alias is not None and r.alias.before not in written for r in returns):
+            message = (
+                "a result cannot share an argument's memory, unless it is an argument that is "
+                "written: write Tensor(a!) x … -> Tensor(a!), or -> ()"
+            )
+            raise self.error(message, "op")
+        own = [r for r in returns if r.alias is None]
+        tensor_result = self.parent.resolve(function.return_type) != "void"
+        outs = 0 if tensor_result else len(own)
+        expected = len(inputs) + outs
+        if len(parameters) != expected:
+            wanted = [a.name for a in inputs] + ["out"] * outs
+            message = (
+                f"expected {expected} parameters in '{function.name}' ({', '.join(wanted)}: the "
+                f"schema's arguments in order, then the outputs), got {len(parameters)} "
+                f"({', '.join(p.name for p in parameters) or 'none'}). Make schema and function "
+                "agree."
+            )
+            raise self.error(message, line=function.line, column=function.column)
+        if tensor_result and writes:
+            message = (
+                f"an in-place operator's function must return void, got {function.return_type}"
+            )
+            raise self.error(message, line=function.line, column=function.column)
+        if tensor_result and function.has_views:
+            message = (
+                f"a function over typed views must return void, got {function.return_type}. Take "
+                "the result as a last parameter tp::Out<T> out. Where its shape depends on data, "
+                "take all tensors as tvm::ffi::TensorView and return a tvm::ffi::Tensor."
+            )
+            raise self.error(message, line=function.line, column=function.column)
+        if own and any(str(r.type) != "Tensor" for r in own) and not tensor_result:
+            message = "outputs that the operator allocates must be Tensor; return others from C++"
+            raise self.error(message, "op")
+        self.check_names(schema, function)
+        self.parent.check_views(function, str(self.subject))
+        arguments = [self.matched(a, p, function) for a, p in zip(inputs, parameters, strict=False)]
+        for parameter in parameters[len(inputs) :]:
+            arguments.append(
+                self.output(parameter, function, returns, len(arguments) - len(inputs))
+            )
+        arguments, instances = self.dtypes(tuple(arguments), function)
+        return (
+            KernelSpec(
+                name=function.name,
+                title=str(self.subject),
+                style="views" if function.has_views else "plain",
+                arguments=tuple(arguments),
+                returns=function.return_type,
+                templates=function.templates,
+                instances=instances,
+                shapes=self.shapes(tuple(arguments), returned=tensor_result),
+                line=function.line,
+                defaults={a.name: a.default for a in inputs if a.default is not NO_DEFAULT},
+                doc=function.signature,
+                alias_ok=self.parent.options.alias_ok,
+            ),
+            len(own) if tensor_result else 0,
+        )
+
+    def check_names(self, schema: FunctionSchema, function: Function) -> None:
+        """Refuse a parameter that carries the name of another schema argument."""
+        names = [a.name for a in schema.arguments]
+        for position, parameter in enumerate(function.parameters):
+            expected = names[position] if position < len(names) else None
+            if parameter.name != expected and parameter.name in names:
+                want = f"'{expected}'" if expected else "an output"
+                message = (
+                    f"parameter '{parameter.name}' of '{function.name}' stands where the schema "
+                    f"has {want}. Put the parameters in the schema's order."
+                )
+                raise self.error(message, line=parameter.line, column=parameter.column)
+
+    def matched(
+        self, argument: SchemaArgument, parameter: Parameter, function: Function
+    ) -> Argument:
+        """Match one schema argument with its C++ parameter."""
+        made = self.parent.argument(parameter, function)
+        kind = str(argument.type)
+        want = {
+            "Tensor": "tensor",
+            "int": "int",
+            "SymInt": "int",
+            "float": "float",
+            "bool": "bool",
+            "Scalar": "float",
+        }
+        advice = {
+            "Tensor": "tp::In<T>" if not argument.is_write else "tp::InOut<T>",
+            "int": "int64_t",
+            "SymInt": "int64_t",
+            "float": "double",
+            "Scalar": "double",
+            "bool": "bool",
+            **{kind: usual for kind, (_, usual) in ENGINE_TYPES.items()},
+        }
+        converted = made.kind == "other" and self.parent.is_engine_type(parameter.type)
+        if function.has_views and converted:
+            known = ENGINE_TYPES.get(kind)
+            bare = self.parent.resolve(parameter.type)
+            converted = known is not None and known[0].fullmatch(bare) is not None
+        accepted = made.kind == want.get(kind) or (kind not in want and converted)
+        if not accepted:
+            hint = f" Write {advice[kind]} {parameter.name}." if kind in advice else ""
+            if function.has_views and kind not in want and kind not in ENGINE_TYPES:
+                hint = f" {BESIDE_VIEWS}"
+            message = (
+                f"argument '{argument.name}': expected a C++ parameter for schema type {kind}, got "
+                f"{parameter.type}.{hint}"
+            )
+            if made.kind == "other" and not function.has_views:
+                message += f" {TYPES_TEXT}"
+            raise self.error(message, line=parameter.line, column=parameter.column)
+        if made.kind == "tensor":
+            self.check_direction(argument, parameter, made)
+            role: Role = "inout" if argument.is_write else "in"
+            return replace(
+                made,
+                name=argument.name,
+                role=role,
+                writes=True if argument.is_write else made.writes,
+            )
+        return replace(made, name=argument.name)
+
+    def check_direction(
+        self, argument: SchemaArgument, parameter: Parameter, made: Argument
+    ) -> None:
+        """Refuse a parameter that is read where the schema writes, or the other way round."""
+        name = argument.name
+        if made.role == "out" or (
+            parameter.view is not None and made.role == "inout" and not argument.is_write
+        ):
+            message = (
+                f"argument '{name}': expected an input, as the schema says, got {parameter.type}. "
+                f"Write tp::In, or Tensor(a!) {name} in the schema if it is changed in place."
+            )
+        elif argument.is_write and parameter.view is not None and made.role == "in":
+            message = (
+                f"argument '{name}': expected tp::InOut, since the schema writes it (Tensor(a!)), "
+                f"got {parameter.type}"
+            )
+        elif not argument.is_write and made.writes is True:
+            message = (
+                f"argument '{name}': the function writes it and the schema does not say so. Write "
+                f"Tensor(a!) {name} in the schema."
+            )
+        else:
+            return
+        raise self.error(message, line=parameter.line, column=parameter.column)
+
+    def output(
+        self, parameter: Parameter, function: Function, returns: Sequence[Any], position: int
+    ) -> Argument:
+        """Match one C++ parameter with an output."""
+        made = self.parent.argument(parameter, function)
+        if made.kind != "tensor" or (parameter.view is not None and made.role != "out"):
+            message = (
+                f"argument '{parameter.name}': expected an output (tp::Out<T> or "
+                f"tvm::ffi::TensorView), got {parameter.type}"
+            )
+            raise self.error(message, line=parameter.line, column=parameter.column)
+        if parameter.view is None and made.writes is False:
+            message = (
+                f"argument '{parameter.name}' is the operator's output and the function never "
+                "writes it. Put the outputs last."
+            )
+            raise self.error(message, line=parameter.line, column=parameter.column)
+        if parameter.name in _MODULE:
+            message = f"output '{parameter.name}' has a name that formulas use; rename it"
+            raise self.error(message, line=parameter.line, column=parameter.column)
+        return replace(made, role="out", writes=True)
+
+    # -- dtypes, shapes, layout ---------------------------------------------------------------
+
+    def dtypes(
+        self, arguments: tuple[Argument, ...], function: Function
+    ) -> tuple[list[Argument], tuple[Mapping[str, str], ...]]:
+        """Put admitted dtypes into the arguments; return them and the instances to build."""
+        declared = self.declared_dtypes(function)
+        for template in function.templates:
+            if template.startswith("="):
+                message = (
+                    f"template parameter '{template[1:]}' is a value; only types can be dispatched"
+                )
+                raise self.error(message, line=function.line)
+        bound = {a.variable for a in arguments if a.role != "out" and a.variable}
+        for template in function.templates:
+            if function.has_views and template not in bound:
+                message = (
+                    f"template parameter '{template}' is in no input, so nothing says which "
+                    "instance is meant. Use it in a tp::In, or give the output a fixed type."
+                )
+                raise self.error(message, line=function.line, column=function.column)
+        done: list[Argument] = []
+        for argument in arguments:
+            open_input = (
+                argument.kind == "tensor" and argument.role != "out" and not argument.dtypes
+            )
+            if argument.variable is not None:
+                done.append(replace(argument, dtypes=declared[argument.variable]))
+            elif open_input and "" in declared:
+                done.append(replace(argument, dtypes=declared[""], because="from dtypes"))
+            else:
+                done.append(argument)
+        if not function.has_views:
+            return done, ({},)
+        names = list(function.templates)
+        if len(names) > _MAX_TEMPLATES:
+            message = (
+                f"'{function.name}' has {len(names)} template parameters; at most "
+                f"{_MAX_TEMPLATES} can be dispatched"
+            )
+            raise self.error(message, line=function.line)
+        count = math.prod(len(declared[n]) for n in names)
+        if count > _MAX_INSTANCES:
+            message = (
+                f"{count} instances of '{function.name}' would be built; admit fewer dtypes "
+                f"(at most {_MAX_INSTANCES} combinations)"
+            )
+            raise self.error(message, "dtypes")
+        combos = product(*(declared[n] for n in names))
+        return done, tuple(dict(zip(names, c, strict=True)) for c in combos)
+
+    def declared_dtypes(self, function: Function) -> dict[str, tuple[str, ...]]:
+        """Read ``dtypes`` by template parameter; those of plain kernels stand under ``""``."""
+        value = self.entry.values.get("dtypes")
+        names = [t for t in function.templates if not t.startswith("=")]
+        if value is None:
+            return dict.fromkeys(names, _DEFAULT_DTYPES)
+        if isinstance(value, str):
+            value = [value]
+        if isinstance(value, Mapping):
+            for key in value:
+                if key not in names:
+                    message = (
+                        f"'{key}' under dtypes is no template parameter"
+                        f"{did_you_mean(str(key), names)}"
+                    )
+                    raise self.error(message, f"dtypes.{key}")
+            return {
+                n: self.dtype_list(value[n], f"dtypes.{n}") if n in value else _DEFAULT_DTYPES
+                for n in names
+            }
+        listed = self.dtype_list(value, "dtypes")
+        return {**dict.fromkeys(names, listed), **({} if names else {"": listed})}
+
+    def dtype_list(self, value: Any, key: str) -> tuple[str, ...]:
+        """Read a list of dtypes."""
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, Sequence) or not items:
+            message = f"{key} must be a list of dtypes such as [float32, float64], got {value!r}"
+            raise self.error(message, key)
+        return tuple(self.dtype_name(item, key) for item in items)
+
+    def dtype_name(self, value: Any, key: str) -> str:
+        """Check the name of a dtype."""
+        name = str(value).removeprefix("tp.").removeprefix("tensorplay.")
+        if name not in DTYPES:
+            message = (
+                f"unknown dtype '{value}'{did_you_mean(name, DTYPES)} Dtypes: {', '.join(DTYPES)}."
+            )
+            raise self.error(message, key)
+        return name
+
+    def shapes(self, arguments: tuple[Argument, ...], *, returned: bool) -> ShapeRules:
+        """Read ``shape``, or the default rule."""
+        if self.given_shapes is not None:
+            return self.given_shapes
+        value = self.entry.values.get("shape")
+        tensors = [a for a in arguments if a.kind == "tensor"]
+        if returned:
+            outputs = ["result"]
+            if value is None:
+                return ShapeRules({}, {}, declared=False)
+        else:
+            outputs = [a.name for a in tensors if a.role == "out"]
+            if isinstance(value, Mapping) and len(outputs) == 1 and "result" in value:
+                value = {outputs[0] if k == "result" else k: v for k, v in value.items()}
+        try:
+            rules = parse_shapes(
+                value,
+                inputs=[a.name for a in tensors if a.role != "out"],
+                outputs=outputs,
+                integers=[a.name for a in arguments if a.kind == "int"],
+                ranks={a.name: a.rank for a in tensors},
+            )
+        except ValueError as problem:
+            raise self.error(str(problem), "shape") from None
+        if len(rules.symbols()) > _MAX_SYMBOLS:
+            raise self.error(f"shape names more than {_MAX_SYMBOLS} different sizes", "shape")
+        return rules
+
+    def outputs(
+        self, outs: Sequence[Argument], kernel: KernelSpec, returned: int
+    ) -> tuple[Output, ...]:
+        """Decide dtype and shape of each output that the operator allocates."""
+        declared = self.entry.values.get("out_dtype")
+        by_name: dict[str, str] = {}
+        if declared is not None:
+            pairs = declared if isinstance(declared, Mapping) else {o.name: declared for o in outs}
+            for name, value in pairs.items():
+                if name not in [o.name for o in outs]:
+                    near = did_you_mean(str(name), [o.name for o in outs])
+                    message = f"'{name}' under out_dtype is no output{near}"
+                    raise self.error(message, f"out_dtype.{name}")
+                by_name[name] = self.dtype_name(value, "out_dtype")
+        inputs = [a for a in kernel.arguments if a.kind == "tensor" and a.role != "out"]
+        made = []
+        for out in outs:
+            fixed = by_name.get(out.name)
+            like = None
+            if fixed is None and out.variable is not None:
+                like = next(a.name for a in inputs if a.variable == out.variable)
+            elif fixed is None and len(out.dtypes) == 1:
+                fixed = out.dtypes[0]
+            elif fixed is None:
+                like = inputs[0].name if inputs else None
+                fixed = None if inputs else "float32"
+            if fixed is not None and out.dtypes and fixed not in out.dtypes:
+                message = (
+                    f"output '{out.name}': expected {' or '.join(out.dtypes)}, as its C++ type "
+                    f"says, got {fixed}"
+                )
+                raise self.error(message, "out_dtype")
+            made.append(Output(out.name, fixed, like))
+        return tuple(made)
+
+    def layout(self, kernel: KernelSpec) -> bool:
+        """Read ``devices`` and ``layout``; tell whether strided inputs are copied."""
+        devices = self.entry.values.get("devices", ["cpu"])
+        for device in devices if isinstance(devices, list) else [devices]:
+            if device != "cpu":
+                message = f"device '{device}': this kernel is C++ and runs on cpu"
+                raise self.error(message, "devices")
+        value = self.entry.values.get("layout")
+        if value not in (None, "contiguous", "strided", "copy"):
+            message = (
+                f"layout must be contiguous, strided or copy, got {value!r}"
+                f"{did_you_mean(str(value), ['contiguous', 'strided', 'copy'])}"
+            )
+            raise self.error(message, "layout")
+        if value == "strided":
+            flat = [a for a in kernel.tensors if a.contiguous]
+            if flat:
+                how = "indexes it flat"
+                if "takes the address" in flat[0].because:
+                    how = "goes on from the address of an element"
+                message = (
+                    f"argument '{flat[0].name}': layout says strided and the function {how}. "
+                    f"Write {flat[0].name}(i, j), or ask for its strides."
+                )
+                raise self.error(message, "layout")
+        return value == "copy" or (value is None and self.parent.options.copy)
+
+    def reference(self, schema: FunctionSchema) -> str:
+        """Read ``reference``."""
+        value = self.entry.values.get("reference", "")
+        if not isinstance(value, str):
+            message = (
+                "reference must be an expression such as 'log(1 + exp(x))', or "
+                f"'module:function' such as 'numpy:tanh', got {value!r}"
+            )
+            raise self.error(message, "reference")
+        text = value.strip()
+        if text and not is_function_path(text):
+            try:
+                read_formula(text, values=[a.name for a in schema.arguments], grads=())
+            except ValueError as problem:
+                raise self.error(f"reference: {problem}", "reference") from None
+        return text
+
+    def samples(self, schema: FunctionSchema) -> tuple[Mapping[str, Any], ...]:
+        """Read ``samples``."""
+        value = self.entry.values.get("samples")
+        if value is None:
+            return ()
+        items = [value] if isinstance(value, Mapping) else value
+        known = [a.name for a in schema.arguments]
+        if not isinstance(items, Sequence) or not all(isinstance(i, Mapping) for i in items):
+            message = "samples must be a list of mappings such as {x: 'randn(3, 4)', beta: 0.5}"
+            raise self.error(message, "samples")
+        for position, item in enumerate(items):
+            cut = cut_at_comma(item)
+            if cut is not None:
+                message = f"sample {position}, '{cut[0]}': {cut[1]}"
+                raise self.error(message, f"samples.{position}")
+            for name in item:
+                if name not in known:
+                    message = (
+                        f"sample {position} gives '{name}', which is no argument"
+                        f"{did_you_mean(str(name), known)}"
+                    )
+                    raise self.error(message, f"samples.{position}")
+            for name, value in item.items():
+                tensor = str(schema.arguments[schema.index_of(name)].type) == "Tensor"
+                if not (tensor and isinstance(value, str)):
+                    continue
+                try:
+                    read_formula(value, values=(), grads=())
+                except ValueError as problem:
+                    message = f"sample {position}, '{name}': {problem}"
+                    raise self.error(message, f"samples.{position}") from None
+            missing = [a.name for a in schema.arguments if a.name not in item and not a.has_default]
+            if missing:
+                raise self.error(
+                    f"sample {position} lacks argument '{missing[0]}'", f"samples.{position}"
+                )
+        return tuple(dict(item) for item in items)
+
+
+def _contiguous(argument: Argument) -> Argument:
+    """Return an argument that takes no strided view, whatever its use would admit."""
+    if argument.kind != "tensor" or argument.contiguous:
+        return argument
+    because = (
+        f"{argument.because}; layout: contiguous" if argument.because else "layout: contiguous"
+    )
+    return replace(argument, contiguous=True, because=because)

@@ -1,0 +1,1 @@
+"""What is checked, timed and compared of an operator; plain records of what was found."""

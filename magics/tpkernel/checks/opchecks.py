@@ -1,0 +1,60 @@
+"""`tensorplay.library.opcheck` on an operator's sample, as a plain record."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorplay as tp
+from tensorplay.library.modules.spec import OperatorSpec
+from tpkernel.checks.gradchecks import said_of
+from tpkernel.checks.samples import Sample, preferred_dtypes
+from tpkernel.report.facts import Finding, OpcheckFacts, OpcheckFailureFacts
+
+__all__ = ["opchecks"]
+
+# Those of `opcheck` itself.
+_TESTS = (
+    "test_schema",
+    "test_autograd_registration",
+    "test_faketensor",
+    "test_aot_dispatch_dynamic",
+    "test_variants",
+)
+
+
+def opchecks(
+    spec: OperatorSpec, definition: Any, sample: Sample, progress: Callable[[str], None]
+) -> Iterator[OpcheckFacts | Finding]:
+    """Run `tensorplay.library.opcheck` on one sample of one operator."""
+    progress(f"opcheck of {spec.name} on {sample.text}")
+    start = time.perf_counter()
+    dtypes = preferred_dtypes(spec)
+    differentiable = {d.input for d in spec.derivatives}
+    try:
+        arguments = sample.arguments(spec, dtypes)
+        for name, value in arguments.items():
+            if name in differentiable and isinstance(value, tp.Tensor):
+                value.requires_grad_(value.dtype.is_floating_point or value.dtype.is_complex)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = tp.library.opcheck(
+                definition, (), arguments, test_utils=_TESTS, raise_exception=False
+            )
+    except Exception as problem:  # noqa: BLE001  (a person's kernel and formula, any error)
+        yield Finding("opcheck", spec.name, "error", f"on {sample.text}: {said_of(problem)}")
+        return
+    yield OpcheckFacts(
+        operator=spec.name,
+        sample=f"{sample.text}, {', '.join(dict.fromkeys(dtypes.values()))}",
+        tests=_TESTS,
+        failures=tuple(
+            OpcheckFailureFacts(f.test, f.code, f.variant, f.message)
+            for failures in found.values()
+            for f in failures
+        ),
+        notes=tuple(str(w.message) for w in said if issubclass(w.category, UserWarning)),
+        seconds=time.perf_counter() - start,
+    )

@@ -1,0 +1,218 @@
+"""Whether an operator gives one result: call after call, in a fresh library, and in every layout.
+
+A gradcheck calls a kernel many times and takes for granted that equal arguments give equal results;
+so does everybody who calls it. What a static or global variable keeps from earlier calls breaks
+that, and so does a kernel that is admitted with strides and does not go by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import tensorplay as tp
+from tensorplay.library.modules.spec import OperatorSpec
+from tpkernel.checks.samples import Sample
+from tpkernel.report.report import Finding
+
+__all__ = ["check_layouts", "check_repeats"]
+
+# What a sum in another order may differ by, relative to the largest element.
+_ROUNDING = {"float16": 1e-2, "bfloat16": 1e-1, "float32": 1e-4, "complex64": 1e-4}
+_DEFAULT_ROUNDING = 1e-10
+
+Results = list[tuple[str, np.ndarray[Any, Any]]]
+
+
+def check_repeats(
+    spec: OperatorSpec,
+    definition: Any,
+    kernels: SimpleNamespace,
+    samples: Sequence[Sample],
+    dtypes: Mapping[str, str],
+    fresh: Callable[[], SimpleNamespace],
+    progress: Callable[[str], None],
+) -> Iterator[Finding]:
+    """Call an operator again on the same arguments, and once through a freshly loaded library.
+
+    Parameters
+    ----------
+    spec, definition
+        The operator.
+    kernels
+        The C++ functions that it calls, as attributes.
+    samples
+        Arguments; others than those of the checks before, so that what a kernel has kept of them
+        shows.
+    dtypes
+        Dtype per tensor input.
+    fresh
+        Loads the cell's library anew, with variables as they are before the first call.
+    progress
+        Told what is about to run.
+    """
+    for sample in reversed(samples):
+        text = f"{sample.text}, {', '.join(dict.fromkeys(dtypes.values()))}"
+        progress(f"validation of {spec.name}: calls again on {sample.text}")
+        first = _call(spec, definition, sample, dtypes)
+        again = _call(spec, definition, sample, dtypes) if first is not None else None
+        saved = dict(vars(kernels))
+        repeated = None
+        if first is not None and again is not None:
+            repeated = _unlike(first, again)
+        one = other = None
+        try:
+            vars(kernels).update(vars(fresh()))
+            one = _call(spec, definition, sample, dtypes)
+            if repeated is not None:
+                vars(kernels).update(vars(fresh()))
+                other = _call(spec, definition, sample, dtypes)
+        finally:
+            vars(kernels).update(saved)
+        if first is None and one is None:
+            continue  # the memory check and the gradcheck say what fails there
+        if first is None or again is None:
+            message = f"a call on {text} fails, and in a freshly loaded library it does not. "
+            yield Finding("validation", spec.name, "error", message + _STATE, code="keeps_state")
+            return
+        if repeated is not None:
+            same = one is not None and other is not None and _unlike(one, other) is None
+            what = f"two calls on the same arguments differ: {repeated}, on {text}. "
+            yield Finding(
+                "validation",
+                spec.name,
+                "error",
+                what + (_STATE if same else _RANDOM),
+                code="keeps_state" if same else "non_deterministic",
+            )
+            return
+        kept = _unlike(first, one) if one is not None else "the call fails"
+        if kept is not None:
+            message = (
+                "the result depends on calls before it: in a freshly loaded library "
+                f"{kept}, on {text}. {_STATE}"
+            )
+            yield Finding("validation", spec.name, "error", message, code="keeps_state")
+            return
+
+
+_STATE = (
+    "The kernel keeps something between calls, such as in a static or global variable. Hand it "
+    "over as an argument."
+)
+_RANDOM = (
+    "It draws random numbers, reads memory that it does not set, or its threads write to one "
+    "place. Seed the numbers from an argument."
+)
+
+
+def check_layouts(
+    spec: OperatorSpec,
+    definition: Any,
+    sample: Sample,
+    dtypes: Mapping[str, str],
+    progress: Callable[[str], None],
+) -> Iterator[Finding]:
+    """Call an operator on the same values in other layouts, where it admits them, and compare."""
+    expected: Results | None = None
+    for argument in spec.inputs:
+        if argument.kind != "tensor" or (argument.contiguous and not spec.copies):
+            continue
+        for layout, laid_out in _LAYOUTS.items():
+            if np.ndim(sample.values[argument.name]) < (2 if layout == "transposed" else 1):
+                continue
+            progress(f"validation of {spec.name} with {argument.name} {layout}")
+            if expected is None:
+                expected = _call(spec, definition, sample, dtypes)
+            if expected is None:
+                return
+            got = _call(spec, definition, sample, dtypes, argument.name, laid_out)
+            if got is None:
+                continue  # a row of the validation
+            different = _unlike(expected, got)
+            if different is not None:
+                message = (
+                    f"'{argument.name}' is admitted with any strides, and a {layout} view of the "
+                    f"same values gives another result: {different}, on {sample.text}. Reach its "
+                    f"elements by {argument.name}(i, j) alone, or declare layout: contiguous"
+                )
+                yield Finding("validation", spec.name, "error", message, code="ignores_strides")
+                break
+
+
+def _transposed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    turned: np.ndarray[Any, Any] = np.ascontiguousarray(values.T).T
+    return turned
+
+
+def _reversed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    turned: np.ndarray[Any, Any] = np.ascontiguousarray(values[::-1])[::-1]
+    return turned
+
+
+def _stepped(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    wide = np.zeros((*values.shape[:-1], 2 * values.shape[-1]), values.dtype)
+    steps: np.ndarray[Any, Any] = wide[..., ::2]
+    steps[...] = values
+    return steps
+
+
+_LAYOUTS: Mapping[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
+    "transposed": _transposed,
+    "reversed": _reversed,
+    "stepped": _stepped,
+}
+
+
+def _call(
+    spec: OperatorSpec,
+    definition: Any,
+    sample: Sample,
+    dtypes: Mapping[str, str],
+    name: str = "",
+    laid_out: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = None,
+) -> Results | None:
+    """Return what a call makes and changes; None where it fails."""
+    arguments = sample.arguments(spec, dtypes)
+    if laid_out is not None:
+        arguments[name] = tp.from_numpy(laid_out(arguments[name].numpy()))
+    try:
+        with tp.no_grad():
+            result = definition(**arguments)
+    except Exception:  # noqa: BLE001  (a refusal or an error of the person's; told elsewhere)
+        return None
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    names = spec.result_names
+    made = [
+        (names[i] if i < len(names) else "result", np.array(r.numpy()))
+        for i, r in enumerate(results)
+        if isinstance(r, tp.Tensor)
+    ]
+    return made + [(n, np.array(arguments[n].numpy())) for n in spec.mutates]
+
+
+def _unlike(one: Results, two: Results) -> str | None:
+    """Say which element differs by more than rounding; None where none does."""
+    for (name, a), (_, b) in zip(one, two, strict=True):
+        if a.shape != b.shape:
+            return f"'{name}' has shape {a.shape}, then {b.shape}"
+        if a.size == 0:
+            continue
+        with np.errstate(all="ignore"):
+            wide = a.astype(complex if a.dtype.kind == "c" else np.float64)
+            other = b.astype(wide.dtype)
+            finite = np.isfinite(wide)
+            scale = float(np.max(np.abs(wide[finite]), initial=0.0))
+            allowed = 0.0
+            if a.dtype.kind not in "biu":
+                allowed = _ROUNDING.get(a.dtype.name, _DEFAULT_ROUNDING) * scale
+            same = (wide == other) | (np.isnan(wide) & np.isnan(other))
+            unlike = ~(same | (finite & (np.abs(wide - other) <= allowed)))
+        if unlike.any():
+            place = tuple(int(i) for i in np.argwhere(unlike)[0])
+            index = ", ".join(map(str, place))
+            return f"'{name}'[{index}] is {a[place]} and then {b[place]}"
+    return None

@@ -1,0 +1,1 @@
+"""What the C++ of a cell says: its functions, and how they use each tensor."""

@@ -1,0 +1,41 @@
+"""The macros that a cell defines: which of them stand for arithmetic, and which can be anything."""
+
+from __future__ import annotations
+
+import re
+
+from tpkernel.cpp.scalar_types import VALUE_CALLS
+
+__all__ = ["read_macros"]
+
+_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)(?P<parameters>\([^)]*\))?"
+    r"(?P<body>(?:\\\r?\n|[^\n])*)",
+    re.MULTILINE,
+)
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\.?\d[\w.]*|[<>=!]=|\S")
+_EXPRESSION_SIGNS = frozenset("<= >= == != + - * / % ( ) < > ? : | ! ^ , \\".split())  # noqa: SIM905
+
+
+def read_macros(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the macros that give a value of their arguments, and those that may do anything."""
+    found = list(_MACRO.finditer(text))
+    transparent = frozenset(m["name"] for m in found if m["parameters"] and _is_expression(m))
+    return transparent, frozenset(m["name"] for m in found if not _is_expression(m))
+
+
+def _is_expression(macro: re.Match[str]) -> bool:
+    """Whether a macro is arithmetic on literals and on its own parameters, and nothing else."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", macro["body"], flags=re.DOTALL)
+    if "++" in text or "--" in text:
+        return False
+    known = set(re.findall(r"\w+", macro["parameters"] or "")) | VALUE_CALLS | {"std"}
+    before = "("
+    for part in _TOKEN.findall(text):
+        number = part.lstrip(".")[:1].isdigit()
+        if not (number or part in known or part in _EXPRESSION_SIGNS):
+            return False
+        if part == "*" and before in _EXPRESSION_SIGNS - {")"}:
+            return False  # through a pointer
+        before = part
+    return True

@@ -1,0 +1,1 @@
+"""What a person meets in the notebook: magics, bound kernels, completion, the editor."""

@@ -1,0 +1,1 @@
+"""Operators beyond the notebook: libraries that load without a compiler, and packages."""

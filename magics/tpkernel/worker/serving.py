@@ -1,0 +1,216 @@
+"""The check worker's own side: what the child process does with a request.
+
+A kernel runs here with everything that this process has. Its memory is limited, it gets no core
+file, and its standard streams are kept apart from the channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import tensorplay as tp
+from tensorplay.utils.cpp_jit.resources import free_memory
+from tpkernel.worker.channel import Channel, ClosedError
+from tpkernel.worker.crash_stack import install_crash_stack
+from tpkernel.worker.transfer import Packet, pack, unpack
+
+__all__ = ["serve"]
+
+#: Part of the free memory that kernels under check may take.
+_SHARE = 0.8
+
+
+class _WorkerChannel(Channel):
+    """The worker's end, which copies of the worker do not use."""
+
+    def __init__(self, end: socket.socket, secret: bytes) -> None:
+        super().__init__(end, secret)
+        self._owner = os.getpid()
+
+    def send(self, message: Any) -> None:
+        """Send one message; in a copy of the worker, end it."""
+        if os.getpid() != self._owner:
+            # A copy that a kernel made by fork() and that came back from it: there is one worker.
+            os._exit(0)
+        super().send(message)
+
+
+def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
+    """Run requests until the other end closes: the child's main function.
+
+    Parameters
+    ----------
+    descriptor
+        The inherited socket.
+    secret
+        The connection's secret, in hexadecimal digits.
+    sanitized
+        A sanitizer's run-time is loaded: it handles signals and memory itself.
+    """
+    import faulthandler
+
+    channel = _WorkerChannel(socket.socket(fileno=descriptor), bytes.fromhex(secret))
+    if not sanitized:
+        faulthandler.enable()
+    _limit(memory=not sanitized)
+    streams = _Streams()
+    from tpkernel.checks import suite
+
+    folder = Path.cwd()
+    install: Callable[[], Any] = int
+    channel.send("ready")
+    loaded: dict[str, SimpleNamespace] = {}
+    while True:
+        try:
+            kind, *rest = channel.receive(None)
+        except ClosedError:
+            os._exit(0)
+        try:
+            # What the kernels before have changed in this process is not the next one's doing.
+            with contextlib.suppress(OSError):
+                os.chdir(folder)
+            if hasattr(signal, "pthread_sigmask"):
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if not sanitized:
+                faulthandler.enable()
+                install()
+            if kind == "check":
+                spec, library, wanted, seed, budget = rest
+                # If the parent dies, nobody is left to end an endless loop: the alarm's default
+                # action is.
+                signal.setitimer(signal.ITIMER_REAL, budget + 5)
+                operators, kernels = suite.load_operators(spec, library)
+
+                def progress(text: str) -> None:
+                    _announce(channel, text)
+
+                records = (
+                    suite.run_checks(
+                        spec,
+                        operators,
+                        kernels,
+                        checks=wanted,
+                        seed=seed,
+                        library=library,
+                        sanitized=sanitized,
+                        progress=progress,
+                    )
+                    if isinstance(wanted, tuple)
+                    else wanted.run(spec, operators, kernels, progress)
+                )
+                for record in records:
+                    channel.send(("record", record))
+                _stop_if_forked()
+            elif kind == "install":
+                install = install_crash_stack(*rest)
+            elif kind == "load":
+                spec, library = rest
+                loaded[library] = suite.load_kernels(spec, library)
+            else:
+                library, export, packet, written = rest
+                with streams.shown():
+                    answer = _called(getattr(loaded[library], export), packet, written)
+                _stop_if_forked()
+                channel.send(answer)
+            channel.send(("done", None))
+        except _ProcessesLeft:
+            channel.send(("left", None))
+            channel.send(("done", None))
+        except Exception as problem:  # noqa: BLE001  (told to the parent, which raises it)
+            import traceback
+
+            channel.send(
+                ("failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc()}")
+            )
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _called(function: Any, packet: Packet, written: tuple[int, ...]) -> tuple[str, Any]:
+    """Call a kernel; return its result, or its error, with the memory that it may have written."""
+    values = unpack(packet)
+
+    def after() -> Packet:
+        return pack([v if i in written else None for i, v in enumerate(values)])
+
+    try:
+        result = function(*values)
+    except Exception as problem:  # noqa: BLE001  (the kernel's, or a guard's: raised in the session)
+        return "raised", (type(problem).__name__, str(problem), after())
+    if isinstance(result, tp.Tensor):
+        for index, value in enumerate(values):
+            if isinstance(value, tp.Tensor) and np.may_share_memory(result.numpy(), value.numpy()):
+                return "returned", (index, None, after())  # the session has a rule for that
+    try:
+        packed = pack([result])
+    except TypeError as problem:
+        text = f"result: {problem}. Run the cell without --isolate"
+        return "raised", ("TypeError", text, after())
+    return "returned", (None, packed, after())
+
+
+class _Streams:
+    """The standard streams, which show only what an isolated call writes.
+
+    The error stream stays open, since C libraries write there why they end a process.
+    """
+
+    def __init__(self) -> None:
+        self._output = os.dup(1)
+        self._nowhere = os.open(os.devnull, os.O_WRONLY)
+        self._libc = ctypes.CDLL(None)
+        os.dup2(self._nowhere, 1)
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Let what is written meanwhile reach the session."""
+        self._libc.fflush(None)
+        os.dup2(self._output, 1)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            self._libc.fflush(None)
+            os.dup2(self._nowhere, 1)
+
+
+def _limit(*, memory: bool) -> None:
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        free = free_memory()
+        if memory and free is not None:
+            # Memory that is set, not address space: allocators and threads reserve more than that.
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            limit = max(1 << 30, int(_SHARE * free))
+            if hard != resource.RLIM_INFINITY:
+                limit = min(limit, hard)
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+class _ProcessesLeft(Exception):  # noqa: N818  (no error of ours)
+    """The kernel called last left processes behind."""
+
+
+def _announce(channel: Channel, text: str) -> None:
+    _stop_if_forked()
+    channel.send(("progress", text))
+
+
+def _stop_if_forked() -> None:
+    """Raise if this process has children: no check of ours starts any."""
+    if hasattr(os, "WNOHANG"):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+            raise _ProcessesLeft

@@ -1,0 +1,161 @@
+"""Kernels that do what they like, under check: the session survives, the report says what it was.
+
+No test here starts processes without end, and each takes little memory before it is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import tensorplay as tp
+import tpkernel
+from tests.tpkernel.shell import SOFTPLUS
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system")
+
+CELL = """\
+#include <csetjmp>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <exception>
+#include <mutex>
+#include <pthread.h>
+#include <signal.h>
+#include <stdexcept>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+#define FOREVER for (volatile int i = 0;; i = i + 1) {}
+static int64_t deep(volatile int64_t n) { volatile char room[4096]; room[0] = char(n);
+  return n == -1 ? room[0] : deep(n + 1) + room[0]; }
+static std::jmp_buf place;
+#define BIG 100'000'000'000
+#define PAGE(p) (void*)((uintptr_t)(p) & ~uintptr_t(4095))
+static void spoil(volatile char* p) {
+  for (int i = 24; i < 4096; ++i) p[i] = 0x41;
+  for (int i = 0; i < 64; ++i) { void* volatile q = malloc(2000 + i); free(q); }
+}
+static void wait_for_nobody() {
+  std::mutex m;
+  std::condition_variable c;
+  std::unique_lock<std::mutex> lock(m);
+  c.wait(lock);
+}
+static void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+}
+static void ignore_signals() { for (int s = 1; s < 32; ++s) signal(s, SIG_IGN); }
+struct Never { ~Never() noexcept(false) { throw 1; } };
+void hostile(tp::In<double> x, tp::Out<double> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i];
+  BODY
+}
+"""
+
+# Name: body, what the findings must hold: code and a part of the message. None: nothing is wrong.
+HOSTILE: dict[str, tuple[str, str, str]] = {
+    "null write": ("*(volatile int*)nullptr = 1;", "crash", "SIGSEGV"),
+    "wild write": ("*(volatile int*)0xdeadbeef000 = 1;", "crash", "SIGSEGV"),
+    "write far outside": ("out.data()[int64_t(1) << 40] = 1;", "crash", "SIGSEGV"),
+    "stack overflow": ("out[0] = double(deep(0));", "crash", "SIGSEGV"),
+    "double free": ("void* volatile p = malloc(8); free(p); free(p);", "crash", "SIGABRT"),
+    "freed memory of another": ("free(out.data());", "crash", "SIGABRT"),
+    "corrupted heap": ("spoil(static_cast<volatile char*>(malloc(24)));", "crash", "SIG"),
+    "endless loop": ("FOREVER", "hang", "no answer within"),
+    "deadlock": ("std::mutex m; m.lock(); m.lock();", "hang", "no answer within"),
+    "waits for nobody": ("wait_for_nobody();", "hang", "no answer within"),
+    "abort": ("std::abort();", "crash", "SIGABRT"),
+    "exit": ("std::exit(7);", "crash", "exit status 7"),
+    "quick exit": ("_exit(0);", "crash", "exit status 0"),
+    "throw 42": ("throw 42;", "not_finished", "RuntimeError"),
+    "exception in a thread": ("std::thread([] { throw 1; }).join();", "crash", "SIGABRT"),
+    "exception in a destructor": ("try { Never n; throw 2; } catch (int) {}", "crash", "SIGABRT"),
+    "thread that is left": ("std::thread t([] { pause(); });", "crash", "SIGABRT"),
+    "100 GB by new": (
+        "volatile char* p = new char[BIG]; p[0] = 1;",
+        "not_finished",
+        "bad_alloc",
+    ),
+    "100 GB by malloc": (
+        "auto* p = (volatile char*)malloc(BIG); p[0] = 1;",
+        "crash",
+        "SIGSEGV",
+    ),
+    "write past the output": ("out.data()[out.numel()] = 1;", "writes_outside", "element"),
+    "read past the input": ("out[0] = x.data()[x.numel()];", "reads_outside", "outside"),
+    "division by zero": ("volatile int z = 0; out[0] = 5 / z;", "crash", "SIGFPE"),
+    "blocked signals": ("block_signals(); FOREVER", "hang", "no answer within"),
+    "signals ignored": ("ignore_signals(); FOREVER", "hang", "no answer within"),
+    "jump back into a dead frame": ("std::longjmp(place, 1);", "crash", "SIG"),
+    "fork": ("if (fork() == 0) _exit(0);", "leaves_processes", "does not wait"),
+    "all descriptors closed": ("for (int fd = 0; fd < 1024; ++fd) close(fd);", "crash", ""),
+    "own code unmapped": ("munmap(PAGE(&deep), 4096 * 8); deep(-1);", "crash", "SIG"),
+    "a signal in a thread": ("std::thread([] { raise(SIGFPE); }).join();", "crash", "SIGFPE"),
+    "killed": ("raise(SIGKILL);", "crash", "SIGKILL"),
+    "real-time signal": ("raise(SIGRTMIN + 1);", "crash", "signal"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_session_survives_and_the_finding_says_what_it_was(name: str):
+    body, code, part = HOSTILE[name]
+    report = tpkernel.build(CELL.replace("BODY", body), checks=("memory",), budget=4.0)
+    bad = [f for f in report.findings if f.level == "error" or f.code == "not_finished"]
+    assert code in {f.code for f in bad}, report.findings
+    (finding,) = [f for f in bad if f.code == code]
+    assert part in finding.message
+    assert finding.operator == "cell::hostile"
+    assert finding.check == "memory"
+    assert not report.ok or code == "not_finished"
+
+
+def test_after_all_of_them_the_next_cell_is_judged_rightly():
+    report = tpkernel.build(SOFTPLUS)
+    assert report.ok, str(report)
+    assert report.module.softplus(tp.zeros(1)).tolist() == pytest.approx([0.6931472], rel=1e-6)
+
+
+MILD = {
+    "the working folder": 'if (chdir("/") != 0) std::abort();',
+    "the locale": 'setenv("LC_ALL", "tr_TR", 1);',
+    "a signal handler": "signal(SIGSEGV, SIG_DFL);",
+    "a thread that is joined": "std::thread([] {}).join();",
+    "unloads itself": "Dl_info info; dladdr((void*)&deep, &info); "
+    "if (void* h = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)) { dlclose(h); }",
+}
+
+
+@pytest.mark.parametrize("change", MILD)
+def test_what_it_changes_in_its_process_does_not_reach_the_session(change: str):
+    before = os.getcwd(), dict(os.environ)  # noqa: PTH109  (the folder itself is the matter)
+    report = tpkernel.build(
+        "#include <clocale>\n" + CELL.replace("BODY", MILD[change]), checks=("memory",)
+    )
+    assert report.ok, str(report)
+    crashing = CELL.replace("BODY", HOSTILE["null write"][0])
+    (finding,) = [f for f in tpkernel.build(crashing).findings if f.code == "crash"]
+    assert "in hostile" in finding.message  # found by the handler, whatever was set before
+    assert before == (os.getcwd(), dict(os.environ))  # noqa: PTH109
+    assert tpkernel.build(SOFTPLUS, checks=("memory",)).ok
+
+
+def test_a_crash_in_the_worker_names_operator_arguments_and_functions():
+    text = """\
+template <class T> static __attribute__((noinline)) void inner(T* p) { p[int64_t(1) << 40] = 1; }
+template <class T> void outer(tp::In<T> x, tp::Out<T> out) { inner(out.data()); out[0] = x[0]; }
+"""
+    report = tpkernel.build(text, flags="-g -O0")
+    (finding,) = [f for f in report.findings if f.code == "crash"]
+    assert finding.signal == "SIGSEGV"
+    assert "memory check of cell::outer on x (4,)" in finding.message
+    assert "in inner<double> at line 1, called by outer<double> at line 2" in finding.message

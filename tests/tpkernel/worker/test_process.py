@@ -1,0 +1,197 @@
+"""Kernels that reach for the check worker itself: its connection, its process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tpkernel
+from tpkernel.worker.process import shared_worker
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system")
+
+PLUS = """\
+void plus(tp::In<double> x, tp::Out<double> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i] + 1.0;
+}
+"""
+
+CELL = """\
+// op: hostile(Tensor x) -> Tensor
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cstdlib>
+// Only the worker is disturbed: the cell itself may be called where the tests run.
+static const bool in_worker = std::getenv("TPKERNEL_TEST_PID") &&
+                              std::atoi(std::getenv("TPKERNEL_TEST_PID")) != getpid();
+static bool once = true;
+void hostile(tp::In<double> x, tp::Out<double> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i];
+  if (in_worker && once) {
+    once = false;
+    BODY
+  }
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPKERNEL_TEST_PID", str(os.getpid()))
+    shared_worker().close()  # the next one inherits the variable
+
+
+def build(body: str, **options: object) -> tpkernel.Report:
+    return tpkernel.build(CELL.replace("BODY", body), checks=("memory",), **options)  # type: ignore[arg-type]
+
+
+def processes_of(group: int) -> int:
+    count = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            count += 1
+    return count
+
+
+def assert_next_cell_is_judged_rightly() -> None:
+    for _ in range(2):
+        good = tpkernel.build(PLUS, checks=("memory",))
+        assert good.ok, str(good)
+    bad = tpkernel.build(PLUS.replace("i < x", "i <= x"), checks=("memory",))
+    assert not bad.ok
+    assert any(f.code == "writes_outside" for f in bad.findings)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "fork();",  # the copy comes back and goes on as a second worker
+        "if (fork() == 0) pause();",
+        "if (fork() == 0) _exit(0);",
+        "if (fork() == 0) { if (fork() == 0) {} }",
+    ],
+)
+def test_a_kernel_that_forks_is_found_and_its_copies_end(body: str) -> None:
+    shared_worker().start()
+    group = shared_worker().pid
+    assert group is not None
+    report = build(body)
+    assert not report.ok
+    (finding,) = [f for f in report.findings if f.code == "leaves_processes"]
+    assert "hostile" in finding.operator
+    assert "does not wait" in finding.message
+    deadline = time.monotonic() + 5
+    while processes_of(group) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert processes_of(group) == 0
+    assert_next_cell_is_judged_rightly()
+
+
+def test_a_kernel_that_waits_for_its_processes_is_left_alone() -> None:
+    report = build("pid_t p = fork(); if (p == 0) _exit(0); waitpid(p, nullptr, 0);")
+    assert report.ok, str(report)
+    assert build('if (std::system("true") != 0) abort();').ok
+
+
+IN_A_FORKED_SESSION = """
+import os, sys
+import tpkernel
+from tpkernel.worker.process import shared_worker
+
+PLUS = {plus!r}
+assert tpkernel.build(PLUS, checks=("memory",)).ok
+worker = shared_worker().pid
+copy = os.fork()
+if copy == 0:  # such as a worker of multiprocessing: builds on its own, and ends as processes do
+    report = tpkernel.build(PLUS.replace("1.0", "2.0"), checks=("memory",))
+    assert report.ok, str(report)
+    assert shared_worker().pid not in (None, worker)
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == 7
+assert tpkernel.build(PLUS.replace("1.0", "3.0"), checks=("memory",)).ok
+assert shared_worker().pid == worker
+"""
+
+
+def test_a_session_that_forks_has_two_workers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FORKED_SESSION.format(plus=PLUS)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_crowd_is_ended_before_the_budget() -> None:
+    report = build(
+        "for (int i = 0; i < 60; ++i) if (fork() == 0) { pause(); _exit(0); } sleep(60);",
+        budget=40.0,
+    )
+    assert not report.ok
+    # Ended by the budget it would be a hang of "no answer within 40 s".
+    assert re.search(r"\d+ processes started during", str(report.findings))
+    assert not any(f.code == "hang" for f in report.findings)
+    assert_next_cell_is_judged_rightly()
+
+
+def test_a_copy_that_holds_the_connection_does_not_hide_the_end() -> None:
+    report = build("if (fork() == 0) { pause(); _exit(0); } abort();", budget=40.0)
+    assert not any(f.code == "hang" for f in report.findings)
+    assert any(f.signal == "SIGABRT" for f in report.findings)
+    assert_next_cell_is_judged_rightly()
+
+
+EVERY_SOCKET = (
+    "for (int fd = 3; fd < 64; ++fd) { int type; socklen_t n = sizeof type; "
+    "if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0) { ACT } }"
+)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        'if (write(fd, "hello, parent", 13) < 0) abort();',
+        "static char big[65536]; if (write(fd, big, sizeof big) < 0) abort();",
+    ],
+)
+def test_a_kernel_that_writes_into_the_connection(act: str) -> None:
+    report = build(EVERY_SOCKET.replace("ACT", act))
+    assert not report.ok
+    assert any("connection was written to" in f.message for f in report.findings), report.findings
+    assert_next_cell_is_judged_rightly()
+
+
+def test_a_kernel_that_closes_the_connection() -> None:
+    report = build(EVERY_SOCKET.replace("ACT", "close(fd);"))
+    assert not report.ok
+    assert any(f.code == "crash" for f in report.findings)
+    assert_next_cell_is_judged_rightly()
+
+
+def test_a_kernel_that_reads_from_the_connection_is_ended() -> None:
+    read = "char c; if (read(fd, &c, 1) < 0) abort();"
+    report = build(EVERY_SOCKET.replace("ACT", read), budget=2.0)
+    assert not report.ok
+    assert any(f.code == "hang" for f in report.findings)
+    assert_next_cell_is_judged_rightly()
+
+
+def test_a_global_object_that_forks_is_not_loaded_here() -> None:
+    text = CELL.replace("BODY", "").replace(
+        "static bool once", "static pid_t copy = in_worker ? fork() : 0;\nstatic bool once"
+    )
+    with pytest.raises(tpkernel.KernelCrash, match="processes"):
+        tpkernel.build(text)
+    assert_next_cell_is_judged_rightly()
