@@ -102,7 +102,7 @@ def is_within(name: str, *packages: str) -> bool:
 
 
 def test_both_packages_are_read() -> None:
-    assert {"tensorplay", "tensorplay._tensor", "tpkernel", "tpkernel.magic"} <= MODULES.keys()
+    assert {"tensorplay", "tensorplay._tensor", "tpkernel", "tpkernel.lab"} <= MODULES.keys()
     assert sum(1 for _ in all_imports()) > len(MODULES)
 
 
