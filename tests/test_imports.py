@@ -153,6 +153,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
             "array_rules",
             "late",
             "dims",
+            "documentation",
         },
     },
     {"tensorplay.utils": {"cpp_jit", "dlpack"}},

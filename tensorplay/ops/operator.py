@@ -13,6 +13,7 @@ from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import SCALARS, converter, reject
 from tensorplay.ops.dispatch import protocol, redirect
+from tensorplay.ops.documentation import docstring
 from tensorplay.ops.late import late_function
 from tensorplay.ops.schema import Argument, DtypeName, FunctionSchema, parse_schema
 from tensorplay.ops.special import make_special
@@ -80,7 +81,6 @@ class Operator:
             for a in self.schema.arguments
             if a.has_default
         }
-        self._schema_text = str(self.schema)
         self._short = self.short_way()
         self.function = self._make_function(self.name, varargs=False)
         if self.schema.namespace is None:
@@ -226,7 +226,14 @@ class Operator:
             namespace,
             now=self.schema.namespace is not None,  # whose errors are told apart by their frames
         )
-        made.__doc__ = self._docstring(name)
+        made.__doc__ = docstring(
+            self.schema,
+            self.doc,
+            name,
+            gradients=self.differentiable_in(),
+            method=method,
+            writes=self.out and not method,
+        )
         made.__module__ = "tensorplay"
         made.__qualname__ = f"Tensor.{name}" if method else name
         made.operator = self
@@ -287,9 +294,9 @@ class Operator:
             )
         return f"def {name}({parameters}):\n{spread}{attempt}{last}"
 
-    def _docstring(self, name: str) -> str:
-        twin = f"In-place form of `{self.name}`: " if name == f"{self.name}_" else ""
-        return f"{twin}{self.doc}\n\nSchema: ``{self._schema_text}``\n"
+    def differentiable_in(self) -> list[str] | None:
+        """Return the names of the arguments that have a derivative; None where the body says it."""
+        return None
 
     def _publish(self) -> None:
         if self.name in OPERATORS:

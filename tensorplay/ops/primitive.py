@@ -130,6 +130,10 @@ class Primitive(Operator):
         self.known_array_rules: dict[_dtype.dtype, list[list[Any]]] = {}
         super().__init__(schema, doc, **options)
 
+    def differentiable_in(self) -> list[str]:
+        """Return the names of the arguments that have a derivative."""
+        return [name for name in self.names if name in (self.vjp or {})]
+
     def short_way(self) -> Callable[..., Any] | None:
         """Return the function that answers the commonest calls, or None from others."""
         arguments = self.schema.arguments
