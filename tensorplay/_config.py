@@ -21,6 +21,11 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
     mode
         ``"stdout"`` prints; ``"dicts"`` returns the same as a dictionary.
 
+    Returns
+    -------
+    dict or None
+        What was not printed.
+
     Raises
     ------
     ValueError

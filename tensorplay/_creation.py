@@ -86,7 +86,24 @@ def _dtype_or_default(where: str, dtype: Any) -> dtype_:
 
 @overridable
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Return a tensor of `size` with elements of no particular value."""
+    """Return a tensor of `size` with elements of no particular value.
+
+    Parameters
+    ----------
+    *size
+        The shape, as numbers or as one sequence.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Contiguous, on new memory.
+    """
     spec = Spec(shape_of("empty", size), _dtype_or_default("empty", dtype))
     return _made(
         "empty", lambda: np.empty(spec.shape, spec.dtype.numpy), spec, device, requires_grad
@@ -95,7 +112,24 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 @overridable
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Return zeros of `size`."""
+    """Return zeros of `size`.
+
+    Parameters
+    ----------
+    *size
+        The shape, as numbers or as one sequence.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Contiguous, on new memory.
+    """
     spec = Spec(shape_of("zeros", size), _dtype_or_default("zeros", dtype))
     return _made(
         "zeros", lambda: np.zeros(spec.shape, spec.dtype.numpy), spec, device, requires_grad
@@ -104,7 +138,24 @@ def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 @overridable
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Return ones of `size`."""
+    """Return ones of `size`.
+
+    Parameters
+    ----------
+    *size
+        The shape, as numbers or as one sequence.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Contiguous, on new memory.
+    """
     spec = Spec(shape_of("ones", size), _dtype_or_default("ones", dtype))
     return _made("ones", lambda: np.ones(spec.shape, spec.dtype.numpy), spec, device, requires_grad)
 
@@ -119,6 +170,25 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor of `size` whose elements are all `fill_value`, of its type by default.
+
+    Parameters
+    ----------
+    size
+        The shape, a sequence or a number.
+    fill_value
+        The number.
+    dtype
+        Type of the elements; int64, bool, or a default floating type by that of `fill_value`
+        otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Contiguous, on new memory.
 
     Raises
     ------
@@ -162,7 +232,24 @@ def empty_like(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return an uninitialised tensor of the shape, type and device of `input`."""
+    """Return an uninitialised tensor of the shape, type and device of `input`.
+
+    Parameters
+    ----------
+    input
+        Tensor whose shape, type and device are taken.
+    dtype
+        Another type.
+    device
+        Another device.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`, on new memory.
+    """
     return _like("empty_like", input, empty, dtype, device, requires_grad)
 
 
@@ -174,7 +261,24 @@ def zeros_like(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return zeros of the shape, type and device of `input`."""
+    """Return zeros of the shape, type and device of `input`.
+
+    Parameters
+    ----------
+    input
+        Tensor whose shape, type and device are taken.
+    dtype
+        Another type.
+    device
+        Another device.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`, on new memory.
+    """
     return _like("zeros_like", input, zeros, dtype, device, requires_grad)
 
 
@@ -186,7 +290,24 @@ def ones_like(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return ones of the shape, type and device of `input`."""
+    """Return ones of the shape, type and device of `input`.
+
+    Parameters
+    ----------
+    input
+        Tensor whose shape, type and device are taken.
+    dtype
+        Another type.
+    device
+        Another device.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`, on new memory.
+    """
     return _like("ones_like", input, ones, dtype, device, requires_grad)
 
 
@@ -199,7 +320,26 @@ def full_like(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor of the shape, type and device of `input`, all elements `fill_value`."""
+    """Return a tensor of the shape, type and device of `input`, all elements `fill_value`.
+
+    Parameters
+    ----------
+    input
+        Tensor whose shape, type and device are taken.
+    fill_value
+        The number.
+    dtype
+        Another type.
+    device
+        Another device.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`, on new memory.
+    """
 
     def make(size: tuple[int, ...], **options: Any) -> Tensor:
         return full(size, fill_value, **options)
@@ -218,6 +358,26 @@ def arange(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return the numbers from `start` (0 if only one number is given) up to, not with, `end`.
+
+    Parameters
+    ----------
+    start
+        First number.
+    end
+        Number to stop before.
+    step
+        Distance; not zero.
+    dtype
+        Type of the elements; int64 where all numbers are integers, else the default floating type.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Vector of ``ceil((end - start) / step)`` elements.
 
     Raises
     ------
@@ -262,6 +422,26 @@ def linspace(
 ) -> Tensor:
     """Return `steps` numbers evenly spaced from `start` to `end`, both included.
 
+    Parameters
+    ----------
+    start
+        First number.
+    end
+        Last number.
+    steps
+        How many.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Vector of `steps` elements.
+
     Raises
     ------
     RuntimeError
@@ -292,7 +472,26 @@ def eye(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return the `n` by `m` matrix (square by default) with ones on its diagonal."""
+    """Return the `n` by `m` matrix (square by default) with ones on its diagonal.
+
+    Parameters
+    ----------
+    n
+        Number of rows.
+    m
+        Number of columns; `n` otherwise.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Shape (n, m).
+    """
     shape = shape_of("eye", (n, n if m is None else m))
     d = _dtype_or_default("eye", dtype)
     return _made(
@@ -426,6 +625,11 @@ def tensor(
     requires_grad
         Whether operations are recorded.
 
+    Returns
+    -------
+    Tensor
+        On memory of its own.
+
     Raises
     ------
     TypeError
@@ -444,7 +648,22 @@ def tensor(
 
 @overridable
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return `data` as a tensor, on the same memory where type and device allow."""
+    """Return `data` as a tensor, on the same memory where type and device allow.
+
+    Parameters
+    ----------
+    data
+        As for `tensor`.
+    dtype
+        Type of the elements; that of `data` otherwise.
+    device
+        Device of the result; the default device otherwise.
+
+    Returns
+    -------
+    Tensor
+        `data` itself where it is a tensor that fits.
+    """
     if isinstance(data, np.ndarray) and data.flags.writeable and shareable(data):
         data = from_numpy(data)
         device = _device.as_device(device, "as_tensor")
@@ -467,6 +686,24 @@ def asarray(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return `obj` as a tensor; `copy` forces (True) or forbids (False) a copy.
+
+    Parameters
+    ----------
+    obj
+        As for `tensor`.
+    dtype
+        Type of the elements; that of `obj` otherwise.
+    device
+        Device of the result; the default device otherwise.
+    copy
+        None copies where it must.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        On the memory of `obj` where nothing was copied.
 
     Raises
     ------

@@ -125,11 +125,23 @@ def as_device(value: Any, operator: str) -> device:
 
 
 def get_default_device() -> device:
-    """Return the device on which new tensors are made."""
+    """Return the device on which new tensors are made.
+
+    Returns
+    -------
+    device
+        The CPU unless another one was set.
+    """
     return _state.stack[-1] if _state.stack else _default
 
 
 def set_default_device(d: str | device | None) -> None:
-    """Set the device on which new tensors are made; None stands for the CPU."""
+    """Set the device on which new tensors are made; None stands for the CPU.
+
+    Parameters
+    ----------
+    d
+        The device, or its name.
+    """
     global _default  # noqa: PLW0603 - one process-wide setting, as in the field
     _default = CPU if d is None else _usable(device(d), "set_default_device")

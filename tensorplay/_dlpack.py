@@ -101,6 +101,16 @@ def writable_alias(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
     For readers that are reached through a protocol without a word for read-only, and for memory
     that is marked read-only for want of one. Whoever calls answers for what is written.
+
+    Parameters
+    ----------
+    array
+        The array.
+
+    Returns
+    -------
+    numpy.ndarray
+        On its memory.
     """
     return np.asarray(_Writable(array)).view(array.dtype)
 
@@ -195,7 +205,18 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
 
 
 def to_dlpack(tensor: Any) -> Any:
-    """Return a legacy DLPack capsule of the memory of `tensor`; see ``Tensor.__dlpack__``."""
+    """Return a legacy DLPack capsule of the memory of `tensor`; see ``Tensor.__dlpack__``.
+
+    Parameters
+    ----------
+    tensor
+        A tensor on the CPU.
+
+    Returns
+    -------
+    capsule
+        For one consumer.
+    """
     if not isinstance(tensor, Tensor):
         message = (
             f"[to_dlpack] argument 'tensor': expected Tensor, got {type(tensor).__name__}. "
@@ -216,6 +237,11 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
         ``"cpu"`` or None.
     copy
         True to copy; False to refuse a copy.
+
+    Returns
+    -------
+    Tensor
+        On that memory, unless it had to be copied.
 
     Raises
     ------
@@ -313,6 +339,16 @@ def from_numpy(array: Any) -> Tensor:
 
     A read-only array is copied, with a warning, since tensors can be written. No operation reaches
     memory outside of `array`, such as the rest of an array that it is a part of.
+
+    Parameters
+    ----------
+    array
+        The array.
+
+    Returns
+    -------
+    Tensor
+        Of its shape, strides and type.
 
     Raises
     ------

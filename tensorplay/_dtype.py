@@ -178,6 +178,11 @@ def as_dtype(value: Any, operator: str, argument: str = "dtype") -> dtype:
 def set_default_dtype(d: Any) -> None:
     """Set the type that Python floats get.
 
+    Parameters
+    ----------
+    d
+        A floating type.
+
     Raises
     ------
     TypeError
@@ -191,7 +196,13 @@ def set_default_dtype(d: Any) -> None:
 
 
 def get_default_dtype() -> dtype:
-    """Return the type that Python floats get."""
+    """Return the type that Python floats get.
+
+    Returns
+    -------
+    dtype
+        float32 unless another one was set.
+    """
     return _default
 
 
@@ -209,6 +220,13 @@ def scalar_dtype(value: Any) -> dtype:
 @functools.cache
 def promote_types(a: dtype, b: dtype) -> dtype:
     """Return the smallest type of the lattice that holds both `a` and `b`.
+
+    Parameters
+    ----------
+    a
+        A type.
+    b
+        Another type.
 
     Raises
     ------
@@ -271,6 +289,18 @@ def can_cast(from_: dtype, to: dtype) -> bool:
     """Tell whether an in-place result of type `from_` may be written into a tensor of type `to`.
 
     The kind must not fall: complex to real, floating to integer and anything to bool are refused.
+
+    Parameters
+    ----------
+    from_
+        Type of what is computed.
+    to
+        Type of what is written.
+
+    Returns
+    -------
+    bool
+        Whether it may.
     """
     if from_.category == COMPLEX:
         return to.category == COMPLEX
@@ -281,7 +311,13 @@ def can_cast(from_: dtype, to: dtype) -> bool:
 
 @dataclass(frozen=True)
 class finfo:  # noqa: N801
-    """Limits of a floating type; of a complex type, those of its components."""
+    """Limits of a floating type; of a complex type, those of its components.
+
+    Parameters
+    ----------
+    dtype
+        A floating or complex type; the default floating type without it.
+    """
 
     dtype: _Dtype
 
@@ -305,7 +341,13 @@ class finfo:  # noqa: N801
 
 @dataclass(frozen=True)
 class iinfo:  # noqa: N801
-    """Limits of an integer type."""
+    """Limits of an integer type.
+
+    Parameters
+    ----------
+    dtype
+        An integer type.
+    """
 
     dtype: _Dtype
 

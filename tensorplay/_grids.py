@@ -27,7 +27,24 @@ __all__ = [
 def scalar_tensor(
     s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return a 0-d tensor of the number `s`, of the default floating type by default."""
+    """Return a 0-d tensor of the number `s`, of the default floating type by default.
+
+    Parameters
+    ----------
+    s
+        The number.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        0-d.
+    """
     if not isinstance(s, SCALARS):
         reject("scalar_tensor", "s", "a number", s)
     if dtype is None:
@@ -48,6 +65,28 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return `steps` powers of `base`, whose exponents are even from `start` to `end` inclusive.
+
+    Parameters
+    ----------
+    start
+        First exponent.
+    end
+        Last exponent.
+    steps
+        How many.
+    base
+        What is raised to them.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Vector of `steps` elements.
 
     Raises
     ------
@@ -98,6 +137,11 @@ def tril_indices(
         The last diagonal that counts, to the right of the main one if positive.
     dtype, device
         Of the result; int64 by default.
+
+    Returns
+    -------
+    Tensor
+        Shape (2, number of elements).
     """
     found: Tensor = _tril(row, col, offset, dtype=dtype, device=device)
     return found
@@ -110,6 +154,24 @@ def triu_indices(
     """Return the rows and columns, one vector each, of the upper triangle of a matrix.
 
     The parameters are those of `tril_indices`; `offset` is the first diagonal that counts.
+
+    Parameters
+    ----------
+    row
+        Number of rows.
+    col
+        Number of columns.
+    offset
+        Its first diagonal, to the right of the main one if positive.
+    dtype
+        Type of the result; int64 by default.
+    device
+        Device of the result.
+
+    Returns
+    -------
+    Tensor
+        Shape (2, number of elements).
     """
     found: Tensor = _triu(row, col, offset, dtype=dtype, device=device)
     return found
@@ -125,6 +187,11 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
         Vectors or 0-d tensors, of one type; or one sequence of them.
     indexing
         ``'ij'``: the first vector runs along the first dimension; ``'xy'``: along the second.
+
+    Returns
+    -------
+    tuple of Tensor
+        One for each vector, all of the shape of the grid.
 
     Raises
     ------
@@ -186,6 +253,11 @@ def frombuffer(
         Bytes to skip.
     requires_grad
         Whether operations are recorded.
+
+    Returns
+    -------
+    Tensor
+        Vector of `count` elements.
 
     Raises
     ------

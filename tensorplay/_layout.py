@@ -20,7 +20,13 @@ __all__ = [
 
 
 class Size(tuple[int, ...]):
-    """The shape of a tensor: a tuple of sizes."""
+    """The shape of a tensor: a tuple of sizes.
+
+    Parameters
+    ----------
+    iterable
+        The sizes.
+    """
 
     __slots__ = ()
 

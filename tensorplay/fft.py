@@ -64,7 +64,26 @@ def _frequencies(where: str, n: Any, d: Any, numbers: Any, **options: Any) -> Te
 def fftfreq(
     n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return the frequencies of a transform of `n` samples, `d` apart: cycles per unit of `d`."""
+    """Return the frequencies of a transform of `n` samples, `d` apart: cycles per unit of `d`.
+
+    Parameters
+    ----------
+    n
+        Number of samples.
+    d
+        Distance between samples.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Vector of `n` elements: 0, the positive ones, then the negative ones.
+    """
     options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
     return _frequencies("fft_fftfreq", n, d, np.fft.fftfreq, **options)
 
@@ -73,6 +92,25 @@ def fftfreq(
 def rfftfreq(
     n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return the frequencies of the transform of `n` real samples, `d` apart."""
+    """Return the frequencies of the transform of `n` real samples, `d` apart.
+
+    Parameters
+    ----------
+    n
+        Number of samples.
+    d
+        Distance between samples.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Vector of ``n // 2 + 1`` elements, from 0 on.
+    """
     options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
     return _frequencies("fft_rfftfreq", n, d, np.fft.rfftfreq, **options)

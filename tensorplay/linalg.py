@@ -75,7 +75,24 @@ def _tensor(where: str, argument: str, value: Any) -> Tensor:
 
 @overridable
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """Return the diagonal of each matrix, a view."""
+    """Return the diagonal of each matrix, a view.
+
+    Parameters
+    ----------
+    A
+        Matrices in the last two dimensions, batches before them.
+    offset
+        Which: 0 the main one, positive ones above, negative ones below.
+    dim1
+        Dimension of the rows.
+    dim2
+        Dimension of the columns.
+
+    Returns
+    -------
+    Tensor
+        The diagonals are its last dimension.
+    """
     found: Tensor = parts.diagonal.function(A, offset, dim1, dim2)
     return found
 
@@ -107,6 +124,11 @@ def vector_norm(
         Keep the reduced dimensions with size 1.
     dtype
         Type to compute in.
+
+    Returns
+    -------
+    Tensor
+        Real; without the dimensions that it was taken over, unless `keepdim`.
 
     Raises
     ------
@@ -148,6 +170,11 @@ def matrix_norm(
         Keep them with size 1.
     dtype
         Type to compute in.
+
+    Returns
+    -------
+    Tensor
+        Real; without the dimensions that it was taken over, unless `keepdim`.
 
     Raises
     ------
@@ -210,6 +237,11 @@ def norm(
         Keep the reduced dimensions with size 1.
     dtype
         Type to compute in.
+
+    Returns
+    -------
+    Tensor
+        Real; without the dimensions that it was taken over, unless `keepdim`.
     """
     A = _tensor("linalg_norm", "A", A)
     matrices = (dim is None and A.ndim == 2) or (isinstance(dim, Sequence) and len(dim) == 2)
@@ -224,6 +256,18 @@ def cond(A: Tensor, p: float | str | None = None) -> Tensor:
     """Return the condition number: the norm of `A` of order `p` times that of its inverse.
 
     Without `p`, the ratio of the largest and the smallest singular value.
+
+    Parameters
+    ----------
+    A
+        Matrices in the last two dimensions, batches before them.
+    p
+        Order of the norm; None for the singular values.
+
+    Returns
+    -------
+    Tensor
+        One number for each matrix.
     """
     if p in (None, 2, -2):
         values = svdvals(A)
@@ -242,6 +286,22 @@ def matrix_rank(
     """Return how many singular values exceed ``max(atol, rtol * largest)``.
 
     By default `rtol` is the larger side times the precision of the type, 0 if `atol` is given.
+
+    Parameters
+    ----------
+    A
+        Matrices in the last two dimensions, batches before them.
+    atol
+        Absolute tolerance.
+    rtol
+        Relative tolerance.
+    hermitian
+        Whether `A` is taken to be Hermitian.
+
+    Returns
+    -------
+    Tensor
+        int64, one number for each matrix.
     """
     values = eigvalsh(A).abs() if hermitian else svdvals(A)
     if rtol is None:
@@ -257,6 +317,18 @@ def matrix_rank(
 @overridable
 def matrix_power(A: Tensor, n: int) -> Tensor:
     """Return the product of `n` copies of each matrix; of inverses for negative `n`.
+
+    Parameters
+    ----------
+    A
+        Matrices in the last two dimensions, batches before them.
+    n
+        The exponent.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `A`.
 
     Raises
     ------
@@ -292,7 +364,22 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
 
 @overridable
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """Return the sums of ``conj(x) * y`` over dimension `dim`."""
+    """Return the sums of ``conj(x) * y`` over dimension `dim`.
+
+    Parameters
+    ----------
+    x
+        First vectors, conjugated where complex.
+    y
+        Second vectors; broadcast against the first.
+    dim
+        Dimension; negative ones count from the end.
+
+    Returns
+    -------
+    Tensor
+        Without the dimension.
+    """
     x, y = _tensor("linalg_vecdot", "x", x), _tensor("linalg_vecdot", "y", y)
     left: Any = x.conj() if x.dtype.is_complex else x
     found: Tensor = (left * y).sum(dim)
@@ -302,6 +389,20 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 @overridable
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """Return the vector products of the vectors of 3 elements along dimension `dim`.
+
+    Parameters
+    ----------
+    input
+        First factors.
+    other
+        Second factors; broadcast against the first.
+    dim
+        Dimension of size 3.
+
+    Returns
+    -------
+    Tensor
+        Of the shape that both broadcast to.
 
     Raises
     ------

@@ -109,6 +109,16 @@ def has_tensorplay_function(args: Any) -> bool:
     """Tell whether a mode or one of `args`, a list or tuple, would answer a call.
 
     The question that a function of a user asks first; then `handle_tensorplay_function`.
+
+    Parameters
+    ----------
+    args
+        The arguments.
+
+    Returns
+    -------
+    bool
+        Whether one would.
     """
     if local.skip is not None:  # the call that `redispatch_function` made
         local.skip = None
@@ -121,6 +131,22 @@ def handle_tensorplay_function(
     public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
 ) -> Any:
     """Return what modes and types of `relevant_args` make of ``public_api(*args, **kwargs)``.
+
+    Parameters
+    ----------
+    public_api
+        The function that was called.
+    relevant_args
+        The arguments whose types are asked.
+    *args
+        Arguments of the call.
+    **kwargs
+        Named arguments of the call.
+
+    Returns
+    -------
+    object
+        The first answer that is not NotImplemented.
 
     Raises
     ------
@@ -148,6 +174,11 @@ def wrap_tensorplay_function(
     ----------
     dispatcher
         Takes the arguments of the function and returns those whose types are asked.
+
+    Returns
+    -------
+    callable
+        A decorator.
     """
 
     def decorate(function: FunctionT) -> FunctionT:
@@ -170,7 +201,24 @@ def redispatch_function(
     args: tuple[Any, ...],
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    """Call `func` without asking anybody about this call, but about those that it makes itself."""
+    """Call `func` without asking anybody about this call, but about those that it makes itself.
+
+    Parameters
+    ----------
+    func
+        The function that was called.
+    types
+        The types that were asked.
+    args
+        Arguments of the call.
+    kwargs
+        Named arguments of the call.
+
+    Returns
+    -------
+    object
+        What `func` returns.
+    """
     before, local.skip = local.skip, func
     try:
         return func(*args, **(kwargs or {}))
@@ -182,6 +230,11 @@ def enable_reentrant_dispatch() -> Any:
     """Return a context inside of an answer in which those are asked who were outside of it.
 
     A mode that answers a call is not asked about the calls it makes; in this context it is.
+
+    Returns
+    -------
+    context manager
+        For a ``with`` block.
     """
     return as_at_entry()
 
@@ -190,12 +243,34 @@ def enable_reentrant_dispatch() -> Any:
 
 
 def is_tensor_like(inp: Any) -> bool:
-    """Tell whether `inp` is a tensor, or of a type with ``__tensorplay_function__``."""
+    """Tell whether `inp` is a tensor, or of a type with ``__tensorplay_function__``.
+
+    Parameters
+    ----------
+    inp
+        Anything.
+
+    Returns
+    -------
+    bool
+        Whether it is.
+    """
     return isinstance(inp, Tensor) or getattr(type(inp), HOOK, None) is not None
 
 
 def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
-    """Tell whether `func` is a method of tensors, or accesses a property of them."""
+    """Tell whether `func` is a method of tensors, or accesses a property of them.
+
+    Parameters
+    ----------
+    func
+        A function.
+
+    Returns
+    -------
+    bool
+        Whether it is, or does.
+    """
     return _names().get(func, "").startswith("tensorplay.Tensor.")
 
 
@@ -203,6 +278,16 @@ def resolve_name(f: Any) -> str | None:
     """Return the name of a function handed to ``__tensorplay_function__``; None of no function.
 
     Evaluated, the name gives the function.
+
+    Parameters
+    ----------
+    f
+        The function.
+
+    Returns
+    -------
+    str or None
+        Such as ``'tensorplay.add'``.
     """
     if not callable(f):
         return None
@@ -213,7 +298,13 @@ def resolve_name(f: Any) -> str | None:
 
 
 def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
-    """Return the functions that types and modes may answer, by the namespace they lie in."""
+    """Return the functions that types and modes may answer, by the namespace they lie in.
+
+    Returns
+    -------
+    dict
+        Lists of functions by module or class.
+    """
     found: dict[Any, list[Callable[..., Any]]] = {
         module: [f for f in _functions(module).values() if hasattr(f, "overridable")]
         for module in _modules()
@@ -223,7 +314,13 @@ def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
 
 
 def get_ignored_functions() -> set[Callable[..., Any]]:
-    """Return the public functions that nobody is asked about: settings, types and conversions."""
+    """Return the public functions that nobody is asked about: settings, types and conversions.
+
+    Returns
+    -------
+    set of callable
+        The functions.
+    """
     return {
         f for module in _modules() for f in _functions(module).values()
         if not hasattr(f, "overridable")
@@ -231,7 +328,13 @@ def get_ignored_functions() -> set[Callable[..., Any]]:
 
 
 def get_testing_overrides() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """Return for each overridable function a dummy with its signature that returns -1."""
+    """Return for each overridable function a dummy with its signature that returns -1.
+
+    Returns
+    -------
+    dict
+        The dummies by function.
+    """
     functions = (f for group in get_overridable_functions().values() for f in group)
     return {f: _dummy(f) for f in functions}
 

@@ -40,7 +40,13 @@ __all__ = [
 
 
 class Generator:
-    """A source of random numbers (PCG64); the same seed gives the same stream on one build."""
+    """A source of random numbers (PCG64); the same seed gives the same stream on one build.
+
+    Parameters
+    ----------
+    device
+        Device that it is used on.
+    """
 
     def __init__(self, device: Any = "cpu") -> None:
         self.device = _device.as_device(device, "Generator")
@@ -118,27 +124,62 @@ default_generator = Generator()
 
 
 def manual_seed(seed: int) -> Generator:
-    """Start the stream of `seed` in the default generator and return it."""
+    """Start the stream of `seed` in the default generator and return it.
+
+    Parameters
+    ----------
+    seed
+        Any integer of 64 bits.
+
+    Returns
+    -------
+    Generator
+        The default one.
+    """
     return default_generator.manual_seed(seed)
 
 
 def seed() -> int:
-    """Start an unpredictable stream in the default generator and return its seed."""
+    """Start an unpredictable stream in the default generator and return its seed.
+
+    Returns
+    -------
+    int
+        Of 64 bits.
+    """
     return default_generator.seed()
 
 
 def initial_seed() -> int:
-    """Return the seed of the default generator's present stream."""
+    """Return the seed of the default generator's present stream.
+
+    Returns
+    -------
+    int
+        The seed.
+    """
     return default_generator.initial_seed()
 
 
 def get_rng_state() -> Tensor:
-    """Return where in its stream the default generator is, as a tensor of bytes."""
+    """Return where in its stream the default generator is, as a tensor of bytes.
+
+    Returns
+    -------
+    Tensor
+        What `set_rng_state` takes; uint8.
+    """
     return default_generator.get_state()
 
 
 def set_rng_state(new_state: Tensor) -> None:
-    """Let the default generator go on where `get_rng_state` was called."""
+    """Let the default generator go on where `get_rng_state` was called.
+
+    Parameters
+    ----------
+    new_state
+        What `get_rng_state` returned.
+    """
     default_generator.set_state(new_state)
 
 
@@ -216,7 +257,26 @@ def rand(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return numbers uniform in [0, 1)."""
+    """Return numbers uniform in [0, 1).
+
+    Parameters
+    ----------
+    *size
+        The shape, as numbers or as one sequence.
+    generator
+        Source of the numbers; the default generator otherwise.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Of `size`, floating.
+    """
     d = _floating("rand", dtype)
 
     def draw(source: np.random.Generator, shape: tuple[int, ...]) -> Any:
@@ -238,7 +298,26 @@ def randn(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return numbers of the normal distribution with mean 0 and variance 1."""
+    """Return numbers of the normal distribution with mean 0 and variance 1.
+
+    Parameters
+    ----------
+    *size
+        The shape, as numbers or as one sequence.
+    generator
+        Source of the numbers; the default generator otherwise.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Of `size`, floating or complex.
+    """
     d = _floating("randn", dtype)
     return _sampled(
         "randn", size, lambda g, s: g.standard_normal(s), d, device, requires_grad, generator
@@ -257,6 +336,28 @@ def randint(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return integers from `low` (0 if left out) up to, not with, `high`.
+
+    Parameters
+    ----------
+    low
+        Least number; the only one given is `high`.
+    high
+        Number that is not reached.
+    size
+        The shape.
+    generator
+        Source of the numbers; the default generator otherwise.
+    dtype
+        Type of the elements; int64 otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Of `size`.
 
     Raises
     ------
@@ -313,7 +414,26 @@ def randperm(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return the integers from 0 to n - 1 in random order."""
+    """Return the integers from 0 to n - 1 in random order.
+
+    Parameters
+    ----------
+    n
+        How many.
+    generator
+        Source of the numbers; the default generator otherwise.
+    dtype
+        Type of the elements; int64 otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Vector of `n` elements.
+    """
     return _sampled(
         "randperm",
         (n,),
@@ -345,7 +465,26 @@ def rand_like(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return uniform numbers of the shape, type and device of `input`."""
+    """Return uniform numbers of the shape, type and device of `input`.
+
+    Parameters
+    ----------
+    input
+        Tensor whose shape, type and device are taken.
+    generator
+        Source of the numbers; the default generator otherwise.
+    dtype
+        Another type.
+    device
+        Another device.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`, on new memory.
+    """
     size, d, where = _like("rand_like", input, dtype, device)
     return rand(size, generator=generator, dtype=d, device=where, requires_grad=requires_grad)
 
@@ -359,7 +498,26 @@ def randn_like(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return normal numbers of the shape, type and device of `input`."""
+    """Return normal numbers of the shape, type and device of `input`.
+
+    Parameters
+    ----------
+    input
+        Tensor whose shape, type and device are taken.
+    generator
+        Source of the numbers; the default generator otherwise.
+    dtype
+        Another type.
+    device
+        Another device.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`, on new memory.
+    """
     size, d, where = _like("randn_like", input, dtype, device)
     return randn(size, generator=generator, dtype=d, device=where, requires_grad=requires_grad)
 
@@ -374,6 +532,27 @@ def randint_like(
     dtype: Any = None,
     device: Any = None,
 ) -> Tensor:
-    """Return integers from `low` (0 if left out) up to `high`, in shape and type of `input`."""
+    """Return integers from `low` (0 if left out) up to `high`, in shape and type of `input`.
+
+    Parameters
+    ----------
+    input
+        Tensor whose shape, type and device are taken.
+    low
+        Least number; the only one given is `high`.
+    high
+        Number that is not reached.
+    generator
+        Source of the numbers; the default generator otherwise.
+    dtype
+        Another type.
+    device
+        Another device.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`, on new memory.
+    """
     size, d, where = _like("randint_like", input, dtype, device)
     return randint(low, high, size, generator=generator, dtype=d, device=where)

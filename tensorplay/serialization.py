@@ -496,6 +496,11 @@ def load(f: Any, map_location: Any = None, weights_only: bool = True) -> Any:
         Refuse class instances, whose making could run code. Set it to False only for files from a
         source that you trust.
 
+    Returns
+    -------
+    object
+        The value, its tensors sharing memory where they did when it was saved.
+
     Raises
     ------
     FileNotFoundError

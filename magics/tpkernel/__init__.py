@@ -31,14 +31,26 @@ __all__ = [
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Register ``%%tpkernel`` in a shell; loading again changes nothing."""
+    """Register ``%%tpkernel`` in a shell; loading again changes nothing.
+
+    Parameters
+    ----------
+    shell
+        The shell, as IPython passes it.
+    """
     from tpkernel.notebook import magic
 
     magic.load_ipython_extension(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Remove ``%%tpkernel`` from a shell; what cells have bound stays."""
+    """Remove ``%%tpkernel`` from a shell; what cells have bound stays.
+
+    Parameters
+    ----------
+    shell
+        The shell, as IPython passes it.
+    """
     from tpkernel.notebook import magic
 
     magic.unload_ipython_extension(shell)
@@ -46,6 +58,11 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
 
 def last_report() -> Report:
     """Return the report of the last cell that built.
+
+    Returns
+    -------
+    Report or None
+        None where no cell has built.
 
     Raises
     ------

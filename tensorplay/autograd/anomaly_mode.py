@@ -44,12 +44,24 @@ def _switch(enabled: bool, check_nan: bool) -> None:
 
 
 def is_anomaly_enabled() -> bool:
-    """Tell whether nodes note where they were made."""
+    """Tell whether nodes note where they were made.
+
+    Returns
+    -------
+    bool
+        Whether they do.
+    """
     return state.enabled
 
 
 def is_anomaly_check_nan_enabled() -> bool:
-    """Tell whether a backward pass stops at nan while the mode is on."""
+    """Tell whether a backward pass stops at nan while the mode is on.
+
+    Returns
+    -------
+    bool
+        Whether it does.
+    """
     return state.check_nan
 
 

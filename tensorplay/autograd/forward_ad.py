@@ -48,12 +48,23 @@ class UnpackedDualTensor(NamedTuple):
 
 
 def current_dual_level() -> int:
-    """Return 0 inside a level, -1 outside."""
+    """Return 0 inside a level, -1 outside.
+
+    Returns
+    -------
+    int
+        The level.
+    """
     return 0 if _state.active else -1
 
 
 def enter_dual_level() -> int:
     """Open the level.
+
+    Returns
+    -------
+    int
+        The level, 0.
 
     Raises
     ------
@@ -74,7 +85,13 @@ def current_number() -> int | None:
 
 
 def exit_dual_level(level: int | None = None) -> None:
-    """Close the level and erase all tangents made in it."""
+    """Close the level and erase all tangents made in it.
+
+    Parameters
+    ----------
+    level
+        The level, 0 or None.
+    """
     if not _state.active or level not in (None, 0):
         message = f"[forward_ad] cannot exit level {level}: it is not the one that is open."
         raise RuntimeError(message)
@@ -105,7 +122,17 @@ class dual_level:  # noqa: N801 - the field's spelling
 
 
 def set_tangent(tensor: Tensor, tangent: Tensor, operator: str) -> None:
-    """Attach `tangent` to `tensor`, which an operator just computed."""
+    """Attach `tangent` to `tensor`, which an operator just computed.
+
+    Parameters
+    ----------
+    tensor
+        The result.
+    tangent
+        Its derivative.
+    operator
+        Name of the operator, for errors.
+    """
     if tangent._array.shape != tensor._array.shape:
         message = (
             f"[{operator}] expected a tangent of size {list(tensor.shape)}, the size of the "
@@ -161,7 +188,13 @@ def write_tangent(target: Tensor, tangent: Tensor | None, operator: str) -> None
 
 @contextmanager
 def without_tangents(tensors: Sequence[Tensor]) -> Iterator[list[Tensor | None]]:
-    """Take the tangents off `tensors` and give them back at the end; the block gets them."""
+    """Take the tangents off `tensors` and give them back at the end; the block gets them.
+
+    Parameters
+    ----------
+    tensors
+        The tensors.
+    """
     tangents = [tensor._tangent for tensor in tensors]
     if all(tangent is None for tangent in tangents):
         yield tangents
@@ -177,12 +210,37 @@ def without_tangents(tensors: Sequence[Tensor]) -> Iterator[list[Tensor | None]]
 
 
 def is_dual_tensor(tensor: Tensor) -> bool:
-    """Tell whether `tensor` carries a tangent at the open level."""
+    """Tell whether `tensor` carries a tangent at the open level.
+
+    Parameters
+    ----------
+    tensor
+        Any tensor.
+
+    Returns
+    -------
+    bool
+        Whether it does.
+    """
     return _state.active and tensor._tangent is not None
 
 
 def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> Tensor:
     """Return a view of `tensor` that carries `tangent`, of the same shape.
+
+    Parameters
+    ----------
+    tensor
+        The value.
+    tangent
+        Its derivative, of the same shape.
+    level
+        The open level, 0 or None.
+
+    Returns
+    -------
+    Tensor
+        Operators compute the tangents of what follows from it.
 
     Raises
     ------
@@ -208,7 +266,20 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
 
 
 def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
-    """Return the value of `tensor` and its tangent, None if it carries none."""
+    """Return the value of `tensor` and its tangent, None if it carries none.
+
+    Parameters
+    ----------
+    tensor
+        Any tensor.
+    level
+        The open level, 0 or None.
+
+    Returns
+    -------
+    UnpackedDualTensor
+        A named tuple (primal, tangent).
+    """
     if tensor._base is not None:
         tensor._synchronise()
     if not _state.active or level not in (None, 0) or tensor._tangent is None:

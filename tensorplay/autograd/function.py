@@ -444,6 +444,16 @@ def once_differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a `backward` that cannot be differentiated again.
 
     It runs without recording; a second derivative through its results raises RuntimeError.
+
+    Parameters
+    ----------
+    function
+        The static method ``backward(ctx, *grads)``.
+
+    Returns
+    -------
+    callable
+        The method to put in its place.
     """
 
     @functools.wraps(function)

@@ -35,12 +35,24 @@ state = _State()
 
 
 def is_grad_enabled() -> bool:
-    """Tell whether operations of this thread are recorded."""
+    """Tell whether operations of this thread are recorded.
+
+    Returns
+    -------
+    bool
+        True unless in `no_grad` or `inference_mode`.
+    """
     return state.enabled
 
 
 def is_inference_mode_enabled() -> bool:
-    """Tell whether this thread is in `inference_mode`."""
+    """Tell whether this thread is in `inference_mode`.
+
+    Returns
+    -------
+    bool
+        Whether it is.
+    """
     return state.inference
 
 

@@ -467,7 +467,18 @@ def accumulator_of(leaf: Tensor) -> AccumulateGrad:
 
 
 def edge_of(tensor: Tensor) -> Edge | None:
-    """Return where the gradient of `tensor` goes, None if it does not require one."""
+    """Return where the gradient of `tensor` goes, None if it does not require one.
+
+    Parameters
+    ----------
+    tensor
+        A tensor that requires grad.
+
+    Returns
+    -------
+    Edge or None
+        A node, and the number of its output.
+    """
     if tensor._base is not None:
         tensor._synchronise()
     if tensor._grad_fn is not None:
@@ -486,6 +497,16 @@ def source_of(value: Any) -> Source:
     """Return where the gradient of an argument goes, in the least form; None if nowhere.
 
     A leaf stands for the node that adds to its ``grad``, a node for its first output.
+
+    Parameters
+    ----------
+    value
+        Any argument of an operator.
+
+    Returns
+    -------
+    Node, Edge or None
+        The node alone where its first output is meant.
     """
     if value.__class__ is not Tensor:
         return edge_of(value) if isinstance(value, Tensor) else None
@@ -515,6 +536,16 @@ def get_gradient_edge(tensor: Tensor | Edge) -> Edge:
     """Return where the gradient of `tensor` goes; `autograd.grad` takes it for the tensor.
 
     Unlike the tensor it does not keep the elements alive.
+
+    Parameters
+    ----------
+    tensor
+        A tensor that requires grad.
+
+    Returns
+    -------
+    Edge
+        A node, and the number of its output.
 
     Raises
     ------

@@ -242,12 +242,24 @@ def _shortest(function: Callable[..., Any], args: Any, kwargs: Any) -> float:
 
 
 def is_compiling() -> bool:
-    """Tell whether the calling code is being captured."""
+    """Tell whether the calling code is being captured.
+
+    Returns
+    -------
+    bool
+        Whether it is.
+    """
     return capturing()
 
 
 def is_exporting() -> bool:
-    """Tell whether the calling code is being exported, which is not possible yet."""
+    """Tell whether the calling code is being exported, which is not possible yet.
+
+    Returns
+    -------
+    bool
+        False.
+    """
     return False
 
 
@@ -270,6 +282,11 @@ def disable(
         Whether compiled functions that it calls run eagerly, too.
     reason
         What reports say.
+
+    Returns
+    -------
+    callable
+        The function, or a decorator.
     """
     if fn is None:
         return lambda function: disable(function, recursive, reason=reason)
@@ -301,6 +318,16 @@ def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     What it reads is not guarded; it runs once for each capture.
 
+    Parameters
+    ----------
+    fn
+        A function.
+
+    Returns
+    -------
+    callable
+        `fn` itself.
+
     Raises
     ------
     RuntimeError
@@ -327,6 +354,16 @@ def allow_in_graph(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return `fn` so that a captured function runs through it without looking at what it reads.
 
     Its operators join the graph; globals and attributes that it reads are not guarded.
+
+    Parameters
+    ----------
+    fn
+        A function on tensors.
+
+    Returns
+    -------
+    callable
+        `fn` itself.
     """
 
     @functools.wraps(fn)

@@ -146,13 +146,34 @@ _register_built_in()
 
 
 def list_backends(exclude_tags: Sequence[str] | None = ("debug", "experimental")) -> list[str]:
-    """Return the names of the backends, in order, without those that have one of these tags."""
+    """Return the names of the backends, in order, without those that have one of these tags.
+
+    Parameters
+    ----------
+    exclude_tags
+        The tags.
+
+    Returns
+    -------
+    list of str
+        The names.
+    """
     excluded = set(exclude_tags or ())
     return sorted(name for name, (_, tags) in _backends.items() if not tags & excluded)
 
 
 def lookup_backend(compiler_fn: str | Backend) -> Backend:
     """Return the backend of a name; a function is one itself.
+
+    Parameters
+    ----------
+    compiler_fn
+        The name, or a function.
+
+    Returns
+    -------
+    callable
+        The backend.
 
     Raises
     ------
@@ -196,6 +217,11 @@ def register_backend(
     tags
         ``"debug"`` and ``"experimental"`` backends are not listed by default.
 
+    Returns
+    -------
+    callable
+        The backend, or a decorator.
+
     Raises
     ------
     TypeError
@@ -231,6 +257,11 @@ def register_backend(
 def unregister_backend(name: str) -> None:
     """Forget a backend.
 
+    Parameters
+    ----------
+    name
+        Its name.
+
     Raises
     ------
     ValueError
@@ -246,11 +277,23 @@ def unregister_backend(name: str) -> None:
 
 
 def set_default_backend(backend: str | Backend) -> None:
-    """Choose the backend of functions that are compiled without one, from now on."""
+    """Choose the backend of functions that are compiled without one, from now on.
+
+    Parameters
+    ----------
+    backend
+        Its name, or a function.
+    """
     lookup_backend(backend)
     _Default.name = backend
 
 
 def get_default_backend() -> str | Backend:
-    """Return the backend of functions that are compiled without one."""
+    """Return the backend of functions that are compiled without one.
+
+    Returns
+    -------
+    str or callable
+        What `set_default_backend` got.
+    """
     return _Default.name

@@ -17,6 +17,18 @@ def write(destination: Tensor, value: Tensor) -> Tensor:
 
     What a captured function did in place stands in its graph as calls of this function before the
     output, one for each tensor that changed.
+
+    Parameters
+    ----------
+    destination
+        The tensor that is written.
+    value
+        Its new elements.
+
+    Returns
+    -------
+    Tensor
+        `destination` itself.
     """
     written: Tensor = OPERATORS["copy"].apply_inplace((destination, value))
     return written

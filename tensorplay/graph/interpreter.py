@@ -138,7 +138,13 @@ class Interpreter:
 
 
 class Transformer(Interpreter):
-    """Makes a new graph by running one: subclasses return other nodes for kinds of nodes."""
+    """Makes a new graph by running one: subclasses return other nodes for kinds of nodes.
+
+    Parameters
+    ----------
+    module
+        The graph module to run.
+    """
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)

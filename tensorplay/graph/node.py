@@ -29,7 +29,20 @@ _NOT_WRITTEN: Final = frozenset({"__invert__", "__index__", "__int__", "__init__
 
 
 def map_arg(value: Any, function: Callable[[Node], Any]) -> Any:
-    """Return `value` with ``function(node)`` for each node in it, also inside of containers."""
+    """Return `value` with ``function(node)`` for each node in it, also inside of containers.
+
+    Parameters
+    ----------
+    value
+        An argument of a node.
+    function
+        What nodes are replaced by.
+
+    Returns
+    -------
+    object
+        Of the structure of `value`.
+    """
     kind = value.__class__
     if kind is Node:
         return function(value)

@@ -278,7 +278,20 @@ def _on_meta(tensor: Tensor) -> Tensor:
 def symbolic_trace(
     root: Callable[..., Any], concrete_args: Mapping[str, Any] | None = None
 ) -> GraphModule:
-    """Return the graph of a function or module; see `Tracer`."""
+    """Return the graph of a function or module; see `Tracer`.
+
+    Parameters
+    ----------
+    root
+        A function or module.
+    concrete_args
+        Arguments by name that are fixed.
+
+    Returns
+    -------
+    GraphModule
+        The graph with its code.
+    """
     return Tracer(concrete_args).trace(root)
 
 

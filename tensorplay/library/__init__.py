@@ -59,6 +59,22 @@ def register_kernel(
 ) -> Any:
     """Add, or replace, the kernel of `op` for some device types; also a decorator.
 
+    Parameters
+    ----------
+    op
+        The operator, or its name ``"ns::op"``.
+    device_types
+        Device types; None for all.
+    func
+        The function; a decorator is returned without it.
+    lib
+        The `Library` that the registration lives as long as; for good without it.
+
+    Returns
+    -------
+    callable
+        `func`, or a decorator.
+
     Raises
     ------
     RuntimeError
@@ -71,6 +87,22 @@ def register_fake(
     op: Any, func: Any = None, /, *, lib: Library | None = None, allow_override: bool = True
 ) -> Any:
     """Set the function that gives the results of `op` without data; also a decorator.
+
+    Parameters
+    ----------
+    op
+        The operator, or its name ``"ns::op"``.
+    func
+        The function; a decorator is returned without it.
+    lib
+        The `Library` that the registration lives as long as; for good without it.
+    allow_override
+        Whether one that is there is replaced; otherwise that raises.
+
+    Returns
+    -------
+    callable
+        `func`, or a decorator.
 
     Raises
     ------
@@ -95,6 +127,17 @@ def register_autograd(
 ) -> None:
     """Set the gradient of `op`; see `CustomOpDef.register_autograd`.
 
+    Parameters
+    ----------
+    op
+        The operator, or its name ``"ns::op"``.
+    backward
+        ``backward(ctx, *grads)``, one gradient for each argument.
+    setup_context
+        ``setup_context(ctx, inputs, output)``, which saves what `backward` needs.
+    lib
+        The `Library` that the registration lives as long as; for good without it.
+
     Raises
     ------
     RuntimeError
@@ -106,6 +149,20 @@ def register_autograd(
 def register_vmap(op: Any, func: Any = None, /, *, lib: Library | None = None) -> Any:
     """Set how `op` runs inside of `func.vmap`; see `CustomOpDef.register_vmap`.
 
+    Parameters
+    ----------
+    op
+        The operator, or its name ``"ns::op"``.
+    func
+        ``func(info, in_dims, *args)``, which returns results and their batch dimensions.
+    lib
+        The `Library` that the registration lives as long as; for good without it.
+
+    Returns
+    -------
+    callable
+        `func`, or a decorator.
+
     Raises
     ------
     RuntimeError
@@ -116,6 +173,13 @@ def register_vmap(op: Any, func: Any = None, /, *, lib: Library | None = None) -
 
 def register_effectful(op: Any, effect: EffectType | None) -> None:
     """Declare a side effect of `op` that a compiler has to respect.
+
+    Parameters
+    ----------
+    op
+        The operator, or its name ``"ns::op"``.
+    effect
+        An `EffectType`; None takes it back.
 
     Raises
     ------
@@ -130,6 +194,16 @@ def register_effectful(op: Any, effect: EffectType | None) -> None:
 def get_op(name: str) -> CustomOpDef:
     """Return the operator called `name`.
 
+    Parameters
+    ----------
+    name
+        ``"ns::op"``, with ``.overload`` where there are several.
+
+    Returns
+    -------
+    CustomOpDef
+        The operator.
+
     Raises
     ------
     RuntimeError
@@ -139,7 +213,18 @@ def get_op(name: str) -> CustomOpDef:
 
 
 def has_op(name: str) -> bool:
-    """Tell whether an operator is called `name`."""
+    """Tell whether an operator is called `name`.
+
+    Parameters
+    ----------
+    name
+        ``"ns::op"``.
+
+    Returns
+    -------
+    bool
+        Whether one is.
+    """
     try:
         find("has_op", name)
     except RuntimeError:

@@ -351,6 +351,11 @@ def impl(
     lib
         A library of the operator's namespace.
 
+    Returns
+    -------
+    callable
+        `func`, or a decorator.
+
     Raises
     ------
     RuntimeError
@@ -393,6 +398,11 @@ def get_kernel(op: Any, dispatch_key: str) -> Callable[..., Any]:
         The operator, or its name.
     dispatch_key
         As `impl` takes it.
+
+    Returns
+    -------
+    callable
+        The function as it was registered.
 
     Raises
     ------

@@ -238,6 +238,11 @@ def install(
 def remove(op: Any) -> None:
     """Take an operator out of the registry; what holds it already can go on calling it.
 
+    Parameters
+    ----------
+    op
+        The operator, or its name ``"ns::op"``.
+
     Raises
     ------
     RuntimeError

@@ -140,17 +140,51 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
 def relu6(input: Tensor) -> Tensor:
-    """Return ``min(max(input, 0), 6)``."""
+    """Return ``min(max(input, 0), 6)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return hardtanh(input, 0.0, 6.0)
 
 
 def selu(input: Tensor) -> Tensor:
-    """Return the scaled `elu` that keeps mean 0 and variance 1 (Klambauer et al., 2017)."""
+    """Return the scaled `elu` that keeps mean 0 and variance 1 (Klambauer et al., 2017).
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return elu(input, _SELU_ALPHA) * _SELU_SCALE
 
 
 def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
     """Return ``max(0, x) + min(0, alpha·(exp(x/alpha) − 1))``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    alpha
+        Minus the limit far below zero.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
 
     Raises
     ------
@@ -164,37 +198,115 @@ def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def mish(input: Tensor) -> Tensor:
-    """Return ``x·tanh(log(1 + exp(x)))``."""
+    """Return ``x·tanh(log(1 + exp(x)))``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return input * softplus(input).tanh()
 
 
 def hardsigmoid(input: Tensor) -> Tensor:
-    """Return ``min(max(x/6 + 1/2, 0), 1)``."""
+    """Return ``min(max(x/6 + 1/2, 0), 1)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return hardtanh(input / 6 + 0.5, 0.0, 1.0)
 
 
 def hardswish(input: Tensor) -> Tensor:
-    """Return ``x·hardsigmoid(x)``."""
+    """Return ``x·hardsigmoid(x)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return input * hardsigmoid(input)
 
 
 def logsigmoid(input: Tensor) -> Tensor:
-    """Return ``log(sigmoid(x))``, without overflow."""
+    """Return ``log(sigmoid(x))``, without overflow.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return -softplus(-input, 1.0, math.inf)
 
 
 def softsign(input: Tensor) -> Tensor:
-    """Return ``x/(1 + |x|)``."""
+    """Return ``x/(1 + |x|)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return input / (input.abs() + 1)
 
 
 def tanhshrink(input: Tensor) -> Tensor:
-    """Return ``x − tanh(x)``."""
+    """Return ``x − tanh(x)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return input - input.tanh()
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Return what of x lies beyond ±lambd: ``sign(x)·max(|x| − lambd, 0)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    lambd
+        How far elements move towards zero.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
 
     Raises
     ------
@@ -208,12 +320,40 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """Return x where it lies beyond ±lambd, 0 elsewhere."""
+    """Return x where it lies beyond ±lambd, 0 elsewhere.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    lambd
+        Magnitude up to which the result is zero.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return input.masked_fill((input >= -lambd) & (input <= lambd), 0)
 
 
 def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
-    """Return x where it is above `threshold`, `value` elsewhere."""
+    """Return x where it is above `threshold`, `value` elsewhere.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    threshold
+        Elements above stay.
+    value
+        What the others become.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return input.masked_fill(input <= threshold, value)
 
 
@@ -226,6 +366,11 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         Any shape; channels are dimension 1.
     weight
         One slope, or one for each channel, shape (channels,).
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
 
     Raises
     ------
@@ -251,6 +396,18 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """Return the first half of `dim` times the sigmoid of the second.
 
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    dim
+        Dimension; negative ones count from the end.
+
+    Returns
+    -------
+    Tensor
+        Half as large along the dimension.
+
     Raises
     ------
     ValueError
@@ -265,7 +422,20 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 def softmin(input: Tensor, dim: int) -> Tensor:
-    """Return the softmax of ``−input`` along `dim`."""
+    """Return the softmax of ``−input`` along `dim`.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    dim
+        Dimension; negative ones count from the end.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return softmax(-input, dim)
 
 
@@ -276,6 +446,22 @@ def dropout(
     input: Tensor, p: float = 0.5, training: bool = True, *, generator: Any = None
 ) -> Tensor:
     """Return `input` with elements set to zero with probability `p`, the others by ``1/(1 − p)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    p
+        Probability, in [0, 1].
+    training
+        Whether anything is dropped.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
 
     Raises
     ------
@@ -306,6 +492,22 @@ def dropout1d(
 ) -> Tensor:
     """Return `input`, shape ((N,) C, L), with whole channels set to zero with probability `p`.
 
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    p
+        Probability, in [0, 1].
+    training
+        Whether anything is dropped.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+
     Raises
     ------
     ValueError
@@ -318,6 +520,22 @@ def dropout2d(
     input: Tensor, p: float = 0.5, training: bool = True, *, generator: Any = None
 ) -> Tensor:
     """Return `input`, shape ((N,) C, H, W), with whole channels set to zero with probability `p`.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    p
+        Probability, in [0, 1].
+    training
+        Whether anything is dropped.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
 
     Raises
     ------
@@ -378,6 +596,11 @@ def batch_norm(
         Share of the batch in the new running statistics.
     eps
         Added to the variance.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
 
     Raises
     ------
@@ -447,6 +670,11 @@ def group_norm(
     eps
         Added to the variance.
 
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+
     Raises
     ------
     ValueError
@@ -498,6 +726,11 @@ def instance_norm(
     eps
         Added to the variance.
 
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+
     Raises
     ------
     ValueError
@@ -521,7 +754,24 @@ def instance_norm(
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """Return `input` divided by its `p`-norm along `dim`, at least `eps`."""
+    """Return `input` divided by its `p`-norm along `dim`, at least `eps`.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    p
+        Order of the norm.
+    dim
+        Dimension; negative ones count from the end.
+    eps
+        Least norm that is divided by.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
     return input / input.norm(p, dim, keepdim=True).clamp(min=eps)
 
 
@@ -539,6 +789,11 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
         Shape (rows, features).
     padding_idx
         A row whose gradient stays zero.
+
+    Returns
+    -------
+    Tensor
+        Shape of the indices, then the length of a row.
 
     Raises
     ------

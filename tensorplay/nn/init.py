@@ -37,13 +37,47 @@ __all__ = [
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
-    """Fill with numbers between `a` and `b`, and return the tensor."""
+    """Fill with numbers between `a` and `b`, and return the tensor.
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+    a
+        Lower limit.
+    b
+        Upper limit.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
+    """
     with no_grad():
         return tensor.uniform_(a, b, generator=generator)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
-    """Fill with normal numbers, and return the tensor."""
+    """Fill with normal numbers, and return the tensor.
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+    mean
+        Mean of the distribution.
+    std
+        Standard deviation.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
+    """
     with no_grad():
         return tensor.normal_(mean, std, generator=generator)
 
@@ -60,6 +94,26 @@ def trunc_normal_(
 
     By the inverse of the distribution function, which takes uniform numbers between its values at
     the limits.
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+    mean
+        Mean of the distribution.
+    std
+        Standard deviation.
+    a
+        Lower limit.
+    b
+        Upper limit.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
 
     Raises
     ------
@@ -83,23 +137,68 @@ def trunc_normal_(
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """Fill with `val`, and return the tensor."""
+    """Fill with `val`, and return the tensor.
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+    val
+        The number.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
+    """
     with no_grad():
         return tensor.fill_(val)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Fill with zeros, and return the tensor."""
+    """Fill with zeros, and return the tensor.
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
+    """
     return constant_(tensor, 0.0)
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Fill with ones, and return the tensor."""
+    """Fill with ones, and return the tensor.
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
+    """
     return constant_(tensor, 1.0)
 
 
 def eye_(tensor: Tensor) -> Tensor:
     """Fill a matrix with ones on the diagonal and zeros elsewhere, and return it.
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
 
     Raises
     ------
@@ -141,6 +240,11 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     param
         The slope of ``"leaky_relu"``, 0.01 by default.
 
+    Returns
+    -------
+    float
+        The factor.
+
     Raises
     ------
     ValueError
@@ -174,6 +278,20 @@ def _fans(where: str, tensor: Tensor) -> tuple[int, int]:
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with numbers between ±gain·√(6/(fan_in + fan_out)), and return the tensor.
 
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+    gain
+        Factor; see `calculate_gain`.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
+
     Raises
     ------
     ValueError
@@ -185,6 +303,20 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) ->
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with normal numbers of deviation gain·√(2/(fan_in + fan_out)), and return the tensor.
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+    gain
+        Factor; see `calculate_gain`.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
 
     Raises
     ------
@@ -226,6 +358,11 @@ def kaiming_uniform_(
     generator
         Source of the numbers.
 
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
+
     Raises
     ------
     ValueError
@@ -246,6 +383,24 @@ def kaiming_normal_(
     """Fill with normal numbers of deviation gain/√fan, and return the tensor.
 
     Parameters and errors are those of `kaiming_uniform_`.
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+    a
+        Slope below zero of ``'leaky_relu'``.
+    mode
+        ``'fan_in'`` or ``'fan_out'``.
+    nonlinearity
+        What follows; see `calculate_gain`.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
     """
     std = _kaiming("kaiming_normal_", tensor, a, mode, nonlinearity)
     return normal_(tensor, 0.0, std, generator)
@@ -256,6 +411,20 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
 
     Dimensions after the first count as one. From the QR decomposition of a normal matrix, with the
     signs of R's diagonal (Saxe et al., 2013).
+
+    Parameters
+    ----------
+    tensor
+        What is written, in place.
+    gain
+        Factor; see `calculate_gain`.
+    generator
+        Source of the random numbers; the default generator otherwise.
+
+    Returns
+    -------
+    Tensor
+        `tensor` itself.
 
     Raises
     ------

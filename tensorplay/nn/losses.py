@@ -32,7 +32,24 @@ def _reduced(name: str, loss: Any, reduction: str) -> Any:
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """Return ``x1·x2/(|x1|·|x2|)`` along `dim`; norms are at least `eps`."""
+    """Return ``x1·x2/(|x1|·|x2|)`` along `dim`; norms are at least `eps`.
+
+    Parameters
+    ----------
+    x1
+        First tensor.
+    x2
+        Second tensor; broadcast against the first.
+    dim
+        Dimension; negative ones count from the end.
+    eps
+        Least product of the norms.
+
+    Returns
+    -------
+    Tensor
+        Without the dimension.
+    """
     first = x1 / x1.norm(2, dim, keepdim=True).clamp(min=eps)
     second = x2 / x2.norm(2, dim, keepdim=True).clamp(min=eps)
     return (first * second).sum(dim)
@@ -41,7 +58,26 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """Return the `p`-norm of ``x1 − x2 + eps`` along the last dimension."""
+    """Return the `p`-norm of ``x1 − x2 + eps`` along the last dimension.
+
+    Parameters
+    ----------
+    x1
+        First tensor.
+    x2
+        Second tensor; broadcast against the first.
+    p
+        Order of the norm.
+    eps
+        Added to differences.
+    keepdim
+        Whether the last dimension stays, with size 1.
+
+    Returns
+    -------
+    Tensor
+        Without the last dimension.
+    """
     return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
 
 
@@ -52,6 +88,22 @@ def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
 ) -> Tensor:
     """Return half the squared error up to `delta`, beyond it ``delta·(|error| − delta/2)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    target
+        What `input` should be.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    delta
+        Difference at which the square becomes a line.
+
+    Returns
+    -------
+    Tensor
+        0-d, or with ``'none'`` one loss for each element or sample.
 
     Raises
     ------
@@ -81,6 +133,11 @@ def kl_div(
     log_target
         Whether `target` is logarithms.
 
+    Returns
+    -------
+    Tensor
+        0-d, or with ``'none'`` one loss for each element or sample.
+
     Raises
     ------
     ValueError
@@ -101,6 +158,24 @@ def margin_ranking_loss(
 ) -> Tensor:
     """Return ``max(0, −target·(input1 − input2) + margin)``, `target` being 1 or −1.
 
+    Parameters
+    ----------
+    input1
+        First input.
+    input2
+        Second input, of its shape.
+    target
+        1 where the first should be larger, -1 where the second.
+    margin
+        Difference beyond which a pair in order costs nothing.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+
+    Returns
+    -------
+    Tensor
+        0-d, or with ``'none'`` one loss for each element or sample.
+
     Raises
     ------
     ValueError
@@ -116,6 +191,22 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """Return `input` where `target` is 1 and ``max(0, margin − input)`` where it is −1.
 
+    Parameters
+    ----------
+    input
+        Distances.
+    target
+        1 for like pairs, -1 for unlike ones.
+    margin
+        Distance beyond which unlike pairs cost nothing.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+
+    Returns
+    -------
+    Tensor
+        0-d, or with ``'none'`` one loss for each element or sample.
+
     Raises
     ------
     ValueError
@@ -130,6 +221,24 @@ def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """Return ``1 − cos`` where `target` is 1 and ``max(0, cos − margin)`` where it is −1.
+
+    Parameters
+    ----------
+    input1
+        First input.
+    input2
+        Second input, of its shape.
+    target
+        1 for like pairs, -1 for unlike ones.
+    margin
+        Cosine below which unlike pairs cost nothing.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+
+    Returns
+    -------
+    Tensor
+        0-d, or with ``'none'`` one loss for each element or sample.
 
     Raises
     ------
@@ -166,6 +275,11 @@ def triplet_margin_loss(
         Take d(positive, negative) where it is the smaller.
     reduction
         ``"none"``, ``"mean"`` or ``"sum"``.
+
+    Returns
+    -------
+    Tensor
+        0-d, or with ``'none'`` one loss for each element or sample.
 
     Raises
     ------

@@ -37,7 +37,18 @@ __all__ = [
 
 
 def result_type(*operands: Any) -> dtype:
-    """Return the type that arithmetic on arrays, specs and numbers gives."""
+    """Return the type that arithmetic on arrays, specs and numbers gives.
+
+    Parameters
+    ----------
+    *operands
+        Tensors and Python numbers.
+
+    Returns
+    -------
+    dtype
+        By category and then by what has dimensions: tensor, 0-d tensor, number.
+    """
     groups: tuple[list[dtype], list[dtype], list[dtype]] = ([], [], [])
     for x in operands:
         if hasattr(x, "dtype"):

@@ -118,6 +118,11 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None) -> An
     dim
         The dimension; without it the tensor is flattened first.
 
+    Returns
+    -------
+    Tensor
+        As `input`, but for the size of the dimension.
+
     Raises
     ------
     RuntimeError

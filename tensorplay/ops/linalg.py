@@ -291,6 +291,11 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Any:
         A number n, for the last n dimensions of `a` with the first n of `b`; or two sequences
         with the dimensions of each.
 
+    Returns
+    -------
+    Tensor
+        With the other dimensions of `a`, then those of `b`.
+
     Raises
     ------
     RuntimeError
@@ -470,6 +475,11 @@ def einsum(equation: str, *operands: Any) -> Any:
         broadcast.
     *operands
         The tensors, or one list of them.
+
+    Returns
+    -------
+    Tensor
+        Its dimensions are the letters behind ``->``.
 
     Raises
     ------

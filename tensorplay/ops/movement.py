@@ -522,6 +522,16 @@ broadcast_to = Composite(
 def broadcast_tensors(*tensors: Tensor) -> tuple[Any, ...]:
     """Return `tensors` expanded to the shape that they broadcast to.
 
+    Parameters
+    ----------
+    *tensors
+        The tensors.
+
+    Returns
+    -------
+    tuple of Tensor
+        Views of one shape.
+
     Raises
     ------
     RuntimeError

@@ -242,6 +242,11 @@ def normal(
     dtype, device, requires_grad
         Of the result, where both are numbers.
 
+    Returns
+    -------
+    Tensor
+        Of `size`, or of the shape that `mean` and `std` broadcast to.
+
     Raises
     ------
     RuntimeError

@@ -218,6 +218,11 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     as_tuple
         Give one vector of indices per dimension, fit for indexing, instead of a matrix.
 
+    Returns
+    -------
+    Tensor or tuple of Tensor
+        int64: shape (number of elements found, dimensions), or its columns.
+
     Raises
     ------
     NotImplementedError

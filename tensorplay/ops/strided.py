@@ -267,6 +267,24 @@ def empty_strided(
 ) -> Tensor:
     """Return a tensor of `size` and `stride`, in elements, with elements of no particular value.
 
+    Parameters
+    ----------
+    size
+        The shape.
+    stride
+        Steps in memory along each dimension, in elements.
+    dtype
+        Type of the elements; the default floating type otherwise.
+    device
+        Device of the result; the default device otherwise.
+    requires_grad
+        Whether operations on the result are recorded.
+
+    Returns
+    -------
+    Tensor
+        On new memory that just holds it.
+
     Raises
     ------
     RuntimeError

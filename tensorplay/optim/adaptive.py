@@ -137,6 +137,25 @@ class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
 
     Parameters and errors are those of `Adam`; ``lr·weight_decay·x`` is taken off x before the step.
+
+    Parameters
+    ----------
+    params
+        Tensors, named tensors, or groups; see `Optimizer`.
+    lr
+        Learning rate.
+    betas
+        β₁ and β₂ of `Adam`, at least 0 and below 1.
+    eps
+        As for `Adam`.
+    weight_decay
+        The parameters shrink by ``lr * weight_decay`` of themselves at each step.
+    amsgrad
+        As for `Adam`.
+    maximize
+        Whether to go up instead of down.
+    fused
+        As for `Adam`.
     """
 
     _decoupled = True

@@ -134,7 +134,19 @@ class LRScheduler:
 
 
 class StepLR(LRScheduler):
-    """The rate times `gamma` every `step_size` steps."""
+    """The rate times `gamma` every `step_size` steps.
+
+    Parameters
+    ----------
+    optimizer
+        The optimiser whose rates change.
+    step_size
+        Number of steps.
+    gamma
+        Factor.
+    last_epoch
+        Number of the last step; -1 to begin.
+    """
 
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
@@ -150,7 +162,19 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """The rate times `gamma` at each of the steps `milestones`."""
+    """The rate times `gamma` at each of the steps `milestones`.
+
+    Parameters
+    ----------
+    optimizer
+        The optimiser whose rates change.
+    milestones
+        The steps, increasing.
+    gamma
+        Factor.
+    last_epoch
+        Number of the last step; -1 to begin.
+    """
 
     def __init__(
         self,
@@ -167,7 +191,17 @@ class MultiStepLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """The rate times `gamma` at each step."""
+    """The rate times `gamma` at each step.
+
+    Parameters
+    ----------
+    optimizer
+        The optimiser whose rates change.
+    gamma
+        Factor.
+    last_epoch
+        Number of the last step; -1 to begin.
+    """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -181,6 +215,15 @@ class LambdaLR(LRScheduler):
     """The first rate times a function of the number of steps, or one function for each group.
 
     The rate that it finds does not matter, so it cannot be one of several schedules.
+
+    Parameters
+    ----------
+    optimizer
+        The optimiser whose rates change.
+    lr_lambda
+        ``lr_lambda(step)``, which gives the factor; or one for each group.
+    last_epoch
+        Number of the last step; -1 to begin.
 
     Raises
     ------
@@ -212,7 +255,19 @@ class LambdaLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """The rate times `factor` for the first `total_iters` steps."""
+    """The rate times `factor` for the first `total_iters` steps.
+
+    Parameters
+    ----------
+    optimizer
+        The optimiser whose rates change.
+    factor
+        Factor.
+    total_iters
+        Number of steps.
+    last_epoch
+        Number of the last step; -1 to begin.
+    """
 
     def __init__(
         self,
@@ -232,7 +287,21 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """The rate times a factor that goes from one to the other in `total_iters` steps."""
+    """The rate times a factor that goes from one to the other in `total_iters` steps.
+
+    Parameters
+    ----------
+    optimizer
+        The optimiser whose rates change.
+    start_factor
+        First factor.
+    end_factor
+        Last factor.
+    total_iters
+        Number of steps between them.
+    last_epoch
+        Number of the last step; -1 to begin.
+    """
 
     def __init__(
         self,
@@ -258,7 +327,19 @@ class LinearLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """The rate along half a cosine to `eta_min` in `T_max` steps, and back (Loshchilov, 2017)."""
+    """The rate along half a cosine to `eta_min` in `T_max` steps, and back (Loshchilov, 2017).
+
+    Parameters
+    ----------
+    optimizer
+        The optimiser whose rates change.
+    T_max
+        Steps of half a period.
+    eta_min
+        Least rate.
+    last_epoch
+        Number of the last step; -1 to begin.
+    """
 
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
@@ -383,6 +464,17 @@ class OneCycleLR(LRScheduler):
 
 class SequentialLR(LRScheduler):
     """One schedule after the other, each from one of the steps `milestones` on.
+
+    Parameters
+    ----------
+    optimizer
+        The optimiser whose rates change.
+    schedulers
+        The schedules, of the same optimiser.
+    milestones
+        The steps at which the next one begins.
+    last_epoch
+        Number of the last step; -1 to begin.
 
     Raises
     ------

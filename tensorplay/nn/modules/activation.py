@@ -82,7 +82,13 @@ class _Activation(Module):
 
 
 class ReLU(_Activation):
-    """`functional.relu`: the positive part."""
+    """`functional.relu`: the positive part.
+
+    Parameters
+    ----------
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.relu)
 
@@ -91,7 +97,13 @@ class ReLU(_Activation):
 
 
 class ReLU6(_Activation):
-    """`functional.relu6`: the positive part, at most 6."""
+    """`functional.relu6`: the positive part, at most 6.
+
+    Parameters
+    ----------
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.relu6)
 
@@ -118,7 +130,13 @@ class Tanh(_Activation):
 
 
 class SiLU(_Activation):
-    """`functional.silu`: ``x·sigmoid(x)``."""
+    """`functional.silu`: ``x·sigmoid(x)``.
+
+    Parameters
+    ----------
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.silu)
 
@@ -127,7 +145,13 @@ class SiLU(_Activation):
 
 
 class Mish(_Activation):
-    """`functional.mish`: ``x·tanh(softplus(x))``."""
+    """`functional.mish`: ``x·tanh(softplus(x))``.
+
+    Parameters
+    ----------
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.mish)
 
@@ -136,7 +160,13 @@ class Mish(_Activation):
 
 
 class SELU(_Activation):
-    """`functional.selu`."""
+    """`functional.selu`.
+
+    Parameters
+    ----------
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.selu)
 
@@ -145,7 +175,13 @@ class SELU(_Activation):
 
 
 class Hardsigmoid(_Activation):
-    """`functional.hardsigmoid`."""
+    """`functional.hardsigmoid`.
+
+    Parameters
+    ----------
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.hardsigmoid)
 
@@ -154,7 +190,13 @@ class Hardsigmoid(_Activation):
 
 
 class Hardswish(_Activation):
-    """`functional.hardswish`."""
+    """`functional.hardswish`.
+
+    Parameters
+    ----------
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.hardswish)
 
@@ -190,7 +232,13 @@ class Tanhshrink(_Activation):
 
 
 class GELU(_Activation):
-    """`functional.gelu`, exact or by ``approximate="tanh"``."""
+    """`functional.gelu`, exact or by ``approximate="tanh"``.
+
+    Parameters
+    ----------
+    approximate
+        ``'none'`` or ``'tanh'``.
+    """
 
     _function = staticmethod(F.gelu)
 
@@ -199,7 +247,15 @@ class GELU(_Activation):
 
 
 class ELU(_Activation):
-    """`functional.elu`."""
+    """`functional.elu`.
+
+    Parameters
+    ----------
+    alpha
+        Minus the limit far below zero.
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.elu)
 
@@ -208,7 +264,15 @@ class ELU(_Activation):
 
 
 class CELU(_Activation):
-    """`functional.celu`."""
+    """`functional.celu`.
+
+    Parameters
+    ----------
+    alpha
+        Minus the limit far below zero.
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.celu)
 
@@ -217,7 +281,15 @@ class CELU(_Activation):
 
 
 class LeakyReLU(_Activation):
-    """`functional.leaky_relu`."""
+    """`functional.leaky_relu`.
+
+    Parameters
+    ----------
+    negative_slope
+        Slope below zero.
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.leaky_relu)
 
@@ -226,7 +298,17 @@ class LeakyReLU(_Activation):
 
 
 class Hardtanh(_Activation):
-    """`functional.hardtanh`."""
+    """`functional.hardtanh`.
+
+    Parameters
+    ----------
+    min_val
+        Lower limit.
+    max_val
+        Upper limit.
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.hardtanh)
 
@@ -235,7 +317,15 @@ class Hardtanh(_Activation):
 
 
 class Softplus(_Activation):
-    """`functional.softplus`."""
+    """`functional.softplus`.
+
+    Parameters
+    ----------
+    beta
+        Sharpness.
+    threshold
+        Above ``beta * x`` of this the identity is used.
+    """
 
     _function = staticmethod(F.softplus)
 
@@ -244,7 +334,13 @@ class Softplus(_Activation):
 
 
 class Softshrink(_Activation):
-    """`functional.softshrink`."""
+    """`functional.softshrink`.
+
+    Parameters
+    ----------
+    lambd
+        How far elements move towards zero.
+    """
 
     _function = staticmethod(F.softshrink)
 
@@ -253,7 +349,13 @@ class Softshrink(_Activation):
 
 
 class Hardshrink(_Activation):
-    """`functional.hardshrink`."""
+    """`functional.hardshrink`.
+
+    Parameters
+    ----------
+    lambd
+        Magnitude up to which the result is zero.
+    """
 
     _function = staticmethod(F.hardshrink)
 
@@ -262,7 +364,17 @@ class Hardshrink(_Activation):
 
 
 class Threshold(_Activation):
-    """`functional.threshold`."""
+    """`functional.threshold`.
+
+    Parameters
+    ----------
+    threshold
+        Elements above stay.
+    value
+        What the others become.
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.threshold)
 
@@ -271,7 +383,13 @@ class Threshold(_Activation):
 
 
 class GLU(_Activation):
-    """`functional.glu`: the first half of `dim` times the sigmoid of the second."""
+    """`functional.glu`: the first half of `dim` times the sigmoid of the second.
+
+    Parameters
+    ----------
+    dim
+        Dimension; negative ones count from the end.
+    """
 
     _function = staticmethod(F.glu)
 
@@ -280,7 +398,13 @@ class GLU(_Activation):
 
 
 class Softmax(_Activation):
-    """`functional.softmax` along `dim`."""
+    """`functional.softmax` along `dim`.
+
+    Parameters
+    ----------
+    dim
+        Dimension; negative ones count from the end.
+    """
 
     _function = staticmethod(F.softmax)
 
@@ -289,7 +413,13 @@ class Softmax(_Activation):
 
 
 class Softmin(_Activation):
-    """`functional.softmin` along `dim`."""
+    """`functional.softmin` along `dim`.
+
+    Parameters
+    ----------
+    dim
+        Dimension; negative ones count from the end.
+    """
 
     _function = staticmethod(F.softmin)
 
@@ -298,7 +428,13 @@ class Softmin(_Activation):
 
 
 class LogSoftmax(_Activation):
-    """`functional.log_softmax` along `dim`."""
+    """`functional.log_softmax` along `dim`.
+
+    Parameters
+    ----------
+    dim
+        Dimension; negative ones count from the end.
+    """
 
     _function = staticmethod(F.log_softmax)
 

@@ -286,6 +286,33 @@ class _Transposed(_Convolution):
 class ConvTranspose1d(_Transposed):
     """`functional.conv_transpose1d` with parameters of its own; input (N, in_channels, L).
 
+    Parameters
+    ----------
+    in_channels
+        Channels of the input.
+    out_channels
+        Channels of the result.
+    kernel_size
+        Size of the window along each dimension: a number, or one for each.
+    stride
+        Distance between windows; a number, or one for each dimension.
+    padding
+        Width of what is added on both sides; a number, or one for each dimension.
+    output_padding
+        Rows added to one side of the result; a number, or one for each dimension.
+    groups
+        Number of groups of channels.
+    bias
+        Whether there is one.
+    dilation
+        Distance between the elements of a window; a number, or one for each dimension.
+    padding_mode
+        ``'zeros'``.
+    device
+        Device of the parameters.
+    dtype
+        Type of the parameters.
+
     Attributes
     ----------
     weight
@@ -300,6 +327,33 @@ class ConvTranspose1d(_Transposed):
 
 class ConvTranspose2d(_Transposed):
     """`functional.conv_transpose2d` with parameters of its own; input (N, in_channels, H, W).
+
+    Parameters
+    ----------
+    in_channels
+        Channels of the input.
+    out_channels
+        Channels of the result.
+    kernel_size
+        Size of the window along each dimension: a number, or one for each.
+    stride
+        Distance between windows; a number, or one for each dimension.
+    padding
+        Width of what is added on both sides; a number, or one for each dimension.
+    output_padding
+        Rows added to one side of the result; a number, or one for each dimension.
+    groups
+        Number of groups of channels.
+    bias
+        Whether there is one.
+    dilation
+        Distance between the elements of a window; a number, or one for each dimension.
+    padding_mode
+        ``'zeros'``.
+    device
+        Device of the parameters.
+    dtype
+        Type of the parameters.
 
     Attributes
     ----------
@@ -353,19 +407,65 @@ class _MaxPool(_Pool):
 
 
 class MaxPool1d(_MaxPool):
-    """`functional.max_pool1d`."""
+    """`functional.max_pool1d`.
+
+    Parameters
+    ----------
+    kernel_size
+        Size of the window along each dimension: a number, or one for each.
+    stride
+        Distance between windows; their size by default.
+    padding
+        Width of what is added on both sides; a number, or one for each dimension.
+    dilation
+        Distance between the elements of a window; a number, or one for each dimension.
+    return_indices
+        Whether the places of the maxima are returned too.
+    ceil_mode
+        Whether a last window that only begins inside of the input counts.
+    """
 
     _function = staticmethod(F.max_pool1d)
 
 
 class MaxPool2d(_MaxPool):
-    """`functional.max_pool2d`."""
+    """`functional.max_pool2d`.
+
+    Parameters
+    ----------
+    kernel_size
+        Size of the window along each dimension: a number, or one for each.
+    stride
+        Distance between windows; their size by default.
+    padding
+        Width of what is added on both sides; a number, or one for each dimension.
+    dilation
+        Distance between the elements of a window; a number, or one for each dimension.
+    return_indices
+        Whether the places of the maxima are returned too.
+    ceil_mode
+        Whether a last window that only begins inside of the input counts.
+    """
 
     _function = staticmethod(F.max_pool2d)
 
 
 class AvgPool1d(_Pool):
-    """`functional.avg_pool1d`."""
+    """`functional.avg_pool1d`.
+
+    Parameters
+    ----------
+    kernel_size
+        Size of the window along each dimension: a number, or one for each.
+    stride
+        Distance between windows; their size by default.
+    padding
+        Width of what is added on both sides; a number, or one for each dimension.
+    ceil_mode
+        Whether a last window that only begins inside of the input counts.
+    count_include_pad
+        Whether zeros of the padding count as elements.
+    """
 
     _function = staticmethod(F.avg_pool1d)
 
@@ -387,7 +487,23 @@ class AvgPool1d(_Pool):
 
 
 class AvgPool2d(_Pool):
-    """`functional.avg_pool2d`."""
+    """`functional.avg_pool2d`.
+
+    Parameters
+    ----------
+    kernel_size
+        Size of the window along each dimension: a number, or one for each.
+    stride
+        Distance between windows; their size by default.
+    padding
+        Width of what is added on both sides; a number, or one for each dimension.
+    ceil_mode
+        Whether a last window that only begins inside of the input counts.
+    count_include_pad
+        Whether zeros of the padding count as elements.
+    divisor_override
+        What sums are divided by, instead of the number of elements.
+    """
 
     _function = staticmethod(F.avg_pool2d)
 
@@ -416,24 +532,48 @@ class _Adaptive(_Pool):
 
 
 class AdaptiveAvgPool1d(_Adaptive):
-    """`functional.adaptive_avg_pool1d`."""
+    """`functional.adaptive_avg_pool1d`.
+
+    Parameters
+    ----------
+    output_size
+        Size of the result along each dimension; None keeps it.
+    """
 
     _function = staticmethod(F.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_Adaptive):
-    """`functional.adaptive_avg_pool2d`."""
+    """`functional.adaptive_avg_pool2d`.
+
+    Parameters
+    ----------
+    output_size
+        Size of the result along each dimension; None keeps it.
+    """
 
     _function = staticmethod(F.adaptive_avg_pool2d)
 
 
 class AdaptiveMaxPool1d(_Adaptive):
-    """`functional.adaptive_max_pool1d`."""
+    """`functional.adaptive_max_pool1d`.
+
+    Parameters
+    ----------
+    output_size
+        Size of the result along each dimension; None keeps it.
+    """
 
     _function = staticmethod(F.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_Adaptive):
-    """`functional.adaptive_max_pool2d`."""
+    """`functional.adaptive_max_pool2d`.
+
+    Parameters
+    ----------
+    output_size
+        Size of the result along each dimension; None keeps it.
+    """
 
     _function = staticmethod(F.adaptive_max_pool2d)

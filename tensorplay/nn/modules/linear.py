@@ -39,7 +39,15 @@ def want_sizes(module: str, **sizes: Any) -> None:
 
 
 class Identity(Module):
-    """Returns its input; any arguments of the constructor are ignored."""
+    """Returns its input; any arguments of the constructor are ignored.
+
+    Parameters
+    ----------
+    *args
+        Ignored.
+    **kwargs
+        Ignored.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -260,7 +268,15 @@ class Embedding(Module):
 
 
 class Flatten(Module):
-    """Joins the dimensions from `start_dim` to `end_dim`; by default all but the first."""
+    """Joins the dimensions from `start_dim` to `end_dim`; by default all but the first.
+
+    Parameters
+    ----------
+    start_dim
+        First dimension.
+    end_dim
+        Last dimension.
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -274,7 +290,15 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """Splits the dimension `dim` into dimensions of `unflattened_size`."""
+    """Splits the dimension `dim` into dimensions of `unflattened_size`.
+
+    Parameters
+    ----------
+    dim
+        Dimension; negative ones count from the end.
+    unflattened_size
+        The sizes, whose product is that of the dimension.
+    """
 
     def __init__(self, dim: int, unflattened_size: tuple[int, ...]) -> None:
         super().__init__()

@@ -48,21 +48,41 @@ class _Loss(Module):
 
 
 class MSELoss(_Loss):
-    """`functional.mse_loss`: the squared error."""
+    """`functional.mse_loss`: the squared error.
+
+    Parameters
+    ----------
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    """
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(input, target, reduction=self.reduction)
 
 
 class L1Loss(_Loss):
-    """`functional.l1_loss`: the absolute error."""
+    """`functional.l1_loss`: the absolute error.
+
+    Parameters
+    ----------
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    """
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.l1_loss(input, target, reduction=self.reduction)
 
 
 class SmoothL1Loss(_Loss):
-    """`functional.smooth_l1_loss`."""
+    """`functional.smooth_l1_loss`.
+
+    Parameters
+    ----------
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    beta
+        Difference at which the square becomes a line.
+    """
 
     beta: float
 
@@ -74,7 +94,15 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """`functional.huber_loss`."""
+    """`functional.huber_loss`.
+
+    Parameters
+    ----------
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    delta
+        Difference at which the square becomes a line.
+    """
 
     delta: float
 
@@ -86,7 +114,15 @@ class HuberLoss(_Loss):
 
 
 class KLDivLoss(_Loss):
-    """`functional.kl_div`."""
+    """`functional.kl_div`.
+
+    Parameters
+    ----------
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    log_target
+        Whether targets are logarithms.
+    """
 
     log_target: bool
 
@@ -149,7 +185,17 @@ class CrossEntropyLoss(_Weighted):
 
 
 class NLLLoss(_Weighted):
-    """`functional.nll_loss` of logarithms of probabilities (N, C, …) with classes (N, …)."""
+    """`functional.nll_loss` of logarithms of probabilities (N, C, …) with classes (N, …).
+
+    Parameters
+    ----------
+    weight
+        Shape (classes,): a factor for each class; 1 by default.
+    ignore_index
+        Class whose samples count for nothing.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    """
 
     ignore_index: int
 
@@ -165,7 +211,15 @@ class NLLLoss(_Weighted):
 
 
 class BCELoss(_Weighted):
-    """`functional.binary_cross_entropy` of probabilities."""
+    """`functional.binary_cross_entropy` of probabilities.
+
+    Parameters
+    ----------
+    weight
+        Factor of each loss; 1 by default.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    """
 
     def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
         super().__init__(weight, reduction)
@@ -175,7 +229,17 @@ class BCELoss(_Weighted):
 
 
 class BCEWithLogitsLoss(_Weighted):
-    """`functional.binary_cross_entropy_with_logits`."""
+    """`functional.binary_cross_entropy_with_logits`.
+
+    Parameters
+    ----------
+    weight
+        Factor of each loss; 1 by default.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    pos_weight
+        Factor of the part of positive targets.
+    """
 
     pos_weight: Tensor | None
 
@@ -202,21 +266,45 @@ class _Margin(_Loss):
 
 
 class MarginRankingLoss(_Margin):
-    """`functional.margin_ranking_loss`."""
+    """`functional.margin_ranking_loss`.
+
+    Parameters
+    ----------
+    margin
+        Difference beyond which a pair in order costs nothing.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    """
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
         return F.margin_ranking_loss(input1, input2, target, self.margin, self.reduction)
 
 
 class CosineEmbeddingLoss(_Margin):
-    """`functional.cosine_embedding_loss`."""
+    """`functional.cosine_embedding_loss`.
+
+    Parameters
+    ----------
+    margin
+        Cosine below which unlike pairs cost nothing.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    """
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
         return F.cosine_embedding_loss(input1, input2, target, self.margin, self.reduction)
 
 
 class HingeEmbeddingLoss(_Margin):
-    """`functional.hinge_embedding_loss`."""
+    """`functional.hinge_embedding_loss`.
+
+    Parameters
+    ----------
+    margin
+        Distance beyond which unlike pairs cost nothing.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    """
 
     def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:
         super().__init__(margin, reduction)
@@ -226,7 +314,21 @@ class HingeEmbeddingLoss(_Margin):
 
 
 class TripletMarginLoss(_Loss):
-    """`functional.triplet_margin_loss`."""
+    """`functional.triplet_margin_loss`.
+
+    Parameters
+    ----------
+    margin
+        Difference of the distances beyond which a triple costs nothing.
+    p
+        Order of the norm.
+    eps
+        Added to differences.
+    swap
+        Whether the smaller distance to the negative counts.
+    reduction
+        ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
+    """
 
     margin: float
     p: float

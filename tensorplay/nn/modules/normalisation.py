@@ -430,12 +430,28 @@ class Dropout(_Dropout):
 
 
 class Dropout1d(_Dropout):
-    """`functional.dropout1d` while training; the identity otherwise."""
+    """`functional.dropout1d` while training; the identity otherwise.
+
+    Parameters
+    ----------
+    p
+        Probability, in [0, 1].
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.dropout1d)
 
 
 class Dropout2d(_Dropout):
-    """`functional.dropout2d` while training; the identity otherwise."""
+    """`functional.dropout2d` while training; the identity otherwise.
+
+    Parameters
+    ----------
+    p
+        Probability, in [0, 1].
+    inplace
+        Whether the input itself is written.
+    """
 
     _function = staticmethod(F.dropout2d)

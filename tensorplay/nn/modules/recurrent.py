@@ -301,6 +301,27 @@ class LSTM(_Recurrent):
 
     Parameters, errors and shapes are those of `RNN`, without `nonlinearity`; weights have the rows
     of the gates i, f, g, o one below the other.
+
+    Parameters
+    ----------
+    input_size
+        Size of the last dimension of the input.
+    hidden_size
+        Size of the state.
+    num_layers
+        Number of layers, each on the outputs of the one before.
+    bias
+        Whether there is one.
+    batch_first
+        Whether inputs are (batch, time, …) instead of (time, batch, …).
+    dropout
+        Share of the outputs between layers that is dropped in training.
+    bidirectional
+        Whether a second set of layers reads from the end.
+    device
+        Device of the parameters.
+    dtype
+        Type of the parameters.
     """
 
     _step, _gates, _states = staticmethod(_lstm_step), 4, 2
@@ -311,6 +332,27 @@ class GRU(_Recurrent):
 
     Parameters, errors and shapes are those of `RNN`, without `nonlinearity`; weights have the rows
     of the gates r, z, n one below the other.
+
+    Parameters
+    ----------
+    input_size
+        Size of the last dimension of the input.
+    hidden_size
+        Size of the state.
+    num_layers
+        Number of layers, each on the outputs of the one before.
+    bias
+        Whether there is one.
+    batch_first
+        Whether inputs are (batch, time, …) instead of (time, batch, …).
+    dropout
+        Share of the outputs between layers that is dropped in training.
+    bidirectional
+        Whether a second set of layers reads from the end.
+    device
+        Device of the parameters.
+    dtype
+        Type of the parameters.
     """
 
     _step, _gates = staticmethod(_gru_step), 3
@@ -378,7 +420,23 @@ class _Cell(_Weights):
 
 
 class RNNCell(_Cell):
-    """One step of `RNN`; parameters ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh``."""
+    """One step of `RNN`; parameters ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh``.
+
+    Parameters
+    ----------
+    input_size
+        Size of the last dimension of the input.
+    hidden_size
+        Size of the state.
+    bias
+        Whether there is one.
+    nonlinearity
+        ``'tanh'`` or ``'relu'``.
+    device
+        Device of the parameters.
+    dtype
+        Type of the parameters.
+    """
 
     _step, _gates = staticmethod(_plain_step), 1
 
@@ -400,12 +458,40 @@ class RNNCell(_Cell):
 
 
 class LSTMCell(_Cell):
-    """One step of `LSTM`; parameters ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh``."""
+    """One step of `LSTM`; parameters ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh``.
+
+    Parameters
+    ----------
+    input_size
+        Size of the last dimension of the input.
+    hidden_size
+        Size of the state.
+    bias
+        Whether there is one.
+    device
+        Device of the parameters.
+    dtype
+        Type of the parameters.
+    """
 
     _step, _gates, _states = staticmethod(_lstm_step), 4, 2
 
 
 class GRUCell(_Cell):
-    """One step of `GRU`; parameters ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh``."""
+    """One step of `GRU`; parameters ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh``.
+
+    Parameters
+    ----------
+    input_size
+        Size of the last dimension of the input.
+    hidden_size
+        Size of the state.
+    bias
+        Whether there is one.
+    device
+        Device of the parameters.
+    dtype
+        Type of the parameters.
+    """
 
     _step, _gates = staticmethod(_gru_step), 3

@@ -36,6 +36,11 @@ def get_total_norm(
     error_if_nonfinite
         Whether to raise for infinity and NaN.
 
+    Returns
+    -------
+    Tensor
+        0-d.
+
     Raises
     ------
     TypeError
@@ -73,6 +78,11 @@ def clip_grad_norm_(
     error_if_nonfinite
         Whether to raise for a norm that is infinity or NaN.
 
+    Returns
+    -------
+    Tensor
+        The norm before, 0-d.
+
     Raises
     ------
     TypeError
@@ -91,6 +101,13 @@ def clip_grad_norm_(
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
     """Limit the elements of the gradients, in place, to ±clip_value.
+
+    Parameters
+    ----------
+    parameters
+        Tensors, or one tensor.
+    clip_value
+        Largest magnitude.
 
     Raises
     ------

@@ -13,12 +13,30 @@ __all__ = ["parameters_to_vector", "vector_to_parameters"]
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """Return the elements of all parameters as one vector, differentiably."""
+    """Return the elements of all parameters as one vector, differentiably.
+
+    Parameters
+    ----------
+    parameters
+        Tensors, or one tensor.
+
+    Returns
+    -------
+    Tensor
+        Vector, in their order.
+    """
     return _tp.cat([p.reshape(-1) for p in parameters])
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Copy the elements of a vector into the parameters, in their order.
+
+    Parameters
+    ----------
+    vec
+        As many elements as the parameters have.
+    parameters
+        Tensors, or one tensor.
 
     Raises
     ------

@@ -69,6 +69,18 @@ def weight_norm(module: ModuleT, name: str = "weight", dim: int | None = 0) -> M
 def remove_weight_norm(module: ModuleT, name: str = "weight") -> ModuleT:
     """Make the weight a parameter again, and return the module.
 
+    Parameters
+    ----------
+    module
+        The module.
+    name
+        Name of the weight.
+
+    Returns
+    -------
+    Module
+        `module` itself.
+
     Raises
     ------
     ValueError

@@ -51,7 +51,13 @@ def _import_without_torch() -> ModuleType:
 
 
 def is_available() -> bool:
-    """Return whether the engine that builds and loads kernels can be imported."""
+    """Return whether the engine that builds and loads kernels can be imported.
+
+    Returns
+    -------
+    bool
+        Whether it can.
+    """
     try:
         engine()
     except RuntimeError:

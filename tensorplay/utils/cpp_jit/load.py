@@ -224,6 +224,11 @@ def load_module(path: str | os.PathLike[str], **kwargs: Any) -> Module:
     **kwargs
         ``keep_module_alive=True``: keep the library loaded until the process ends.
 
+    Returns
+    -------
+    Module
+        Its functions are attributes.
+
     Raises
     ------
     RuntimeError
@@ -273,6 +278,11 @@ def system_lib(symbol_prefix: str = "") -> Module:
     ----------
     symbol_prefix
         Put before a name when it is looked up.
+
+    Returns
+    -------
+    Module
+        Its functions are attributes.
     """
     return Module(engine().system_lib(symbol_prefix), "system", None)
 

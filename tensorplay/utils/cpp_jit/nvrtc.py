@@ -192,6 +192,11 @@ def compile_cubin(
     options
         Passed to the compiler unchanged.
 
+    Returns
+    -------
+    Cubin
+        The binary and what was said about it.
+
     Raises
     ------
     BuildError

@@ -163,6 +163,11 @@ def get_global_func(name: str, allow_missing: bool = False) -> Kernel | None:
     allow_missing
         Return None where there is none.
 
+    Returns
+    -------
+    Kernel or None
+        None only with `allow_missing`.
+
     Raises
     ------
     ValueError
@@ -181,6 +186,11 @@ def get_global_func(name: str, allow_missing: bool = False) -> Kernel | None:
 
 def remove_global_func(name: str) -> None:
     """Forget the function that is registered under a name.
+
+    Parameters
+    ----------
+    name
+        The name.
 
     Raises
     ------

@@ -17,7 +17,18 @@ __all__ = ["default_collate", "default_convert"]
 
 
 def default_convert(data: Any) -> Any:
-    """Return a sample with its arrays as tensors; what is none stays as it is."""
+    """Return a sample with its arrays as tensors; what is none stays as it is.
+
+    Parameters
+    ----------
+    data
+        The sample.
+
+    Returns
+    -------
+    object
+        Of its structure.
+    """
     if isinstance(data, (np.ndarray, np.generic)) and data.dtype.kind not in "SUO":
         return as_tensor(data)
     if isinstance(data, Mapping):
@@ -36,6 +47,11 @@ def default_collate(batch: Sequence[Any]) -> Any:
     ----------
     batch
         Samples: tensors, arrays, numbers, texts, or mappings, tuples and lists of such.
+
+    Returns
+    -------
+    object
+        Of the structure of a sample.
 
     Raises
     ------

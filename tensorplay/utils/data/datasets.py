@@ -99,6 +99,11 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 class ConcatDataset(Dataset[Any]):
     """Several datasets, one after the other.
 
+    Parameters
+    ----------
+    datasets
+        At least one.
+
     Raises
     ------
     ValueError
@@ -129,7 +134,15 @@ class ConcatDataset(Dataset[Any]):
 
 
 class Subset(Dataset[T_co]):
-    """Some samples of a dataset, by their indices."""
+    """Some samples of a dataset, by their indices.
+
+    Parameters
+    ----------
+    dataset
+        The dataset.
+    indices
+        Which samples.
+    """
 
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -155,6 +168,11 @@ def random_split(
         leave over by rounding goes to the first parts, one each.
     generator
         Source of the random order.
+
+    Returns
+    -------
+    list of Subset
+        The parts.
 
     Raises
     ------

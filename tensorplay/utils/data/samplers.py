@@ -30,7 +30,13 @@ class Sampler(Generic[T_co]):
 
 
 class SequentialSampler(Sampler[int]):
-    """0, 1, 2, … up to the size of the data."""
+    """0, 1, 2, … up to the size of the data.
+
+    Parameters
+    ----------
+    data_source
+        Something with a length.
+    """
 
     def __init__(self, data_source: Sized) -> None:
         self.data_source = data_source
@@ -102,7 +108,15 @@ class RandomSampler(Sampler[int]):
 
 
 class SubsetRandomSampler(Sampler[int]):
-    """Some indices in random order."""
+    """Some indices in random order.
+
+    Parameters
+    ----------
+    indices
+        The indices.
+    generator
+        Source of the random numbers; the default generator otherwise.
+    """
 
     def __init__(self, indices: Sequence[int], generator: Any = None) -> None:
         self.indices, self.generator = indices, generator
@@ -164,6 +178,15 @@ class WeightedRandomSampler(Sampler[int]):
 
 class BatchSampler(Sampler[list[int]]):
     """Lists of `batch_size` indices of another sampler; `drop_last` leaves a shorter last one out.
+
+    Parameters
+    ----------
+    sampler
+        Gives the indices.
+    batch_size
+        How many make a batch.
+    drop_last
+        Whether a shorter last batch is left out.
 
     Raises
     ------

@@ -57,7 +57,13 @@ _failure: Exception | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Return which worker process of a `DataLoader` this is, None outside of one."""
+    """Return which worker process of a `DataLoader` this is, None outside of one.
+
+    Returns
+    -------
+    WorkerInfo or None
+        Number, seed and dataset.
+    """
     return _info
 
 
