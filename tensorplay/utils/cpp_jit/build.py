@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import hashlib
 import json
 import os
@@ -37,6 +38,7 @@ from tensorplay.utils.cpp_jit.store import (
     safe_name,
     write_atomically,
 )
+from tensorplay.utils.cpp_jit.watch import BuildWatch
 
 if TYPE_CHECKING:
     from tensorplay.utils.cpp_jit.load import Module
@@ -223,14 +225,16 @@ def build_source(
     return build_text(Unit(name, source, listed, generated, preamble, options))
 
 
-def build_text(unit: Unit) -> Build:
+def build_text(unit: Unit, watch: BuildWatch | None = None) -> Build:
     """Build a unit into a library or an object file, or find it in the cache."""
+    facts = functools.cache(lambda: facts_of(unit))
 
     def produce(work: Path, compiler: toolchain.Compiler, cache: Cache) -> Product:
-        return compile_unit(unit, work, compiler, cache, link=not unit.options.is_object)
+        link = not unit.options.is_object
+        return compile_unit(unit, work, compiler, cache, link=link, watch=watch, meanwhile=facts)
 
     cache = chosen_cache(unit.options)
-    return find_or_build(unit.name, _request_of(unit), cache, produce, lambda: facts_of(unit))
+    return find_or_build(unit.name, _request_of(unit), cache, produce, facts, watch=watch)
 
 
 def chosen_cache(options: Options) -> Cache:
@@ -315,10 +319,12 @@ def find_or_build(
     produce: Producer,
     facts: Callable[[], dict[str, Any]],
     second: Callable[[], toolchain.Compiler] | None = None,
+    watch: BuildWatch | None = None,
 ) -> Build:
     """Return the library of a request from the cache, else produce and publish it.
 
-    ``second`` finds a compiler that is needed besides that for C++.
+    ``second`` finds a compiler that is needed besides that for C++; ``watch`` is told for whom
+    this build waits.
     """
     identity: str | None = None
     try:
@@ -330,7 +336,7 @@ def find_or_build(
     def again(entry: str) -> Callable[[], Build]:
         def build_again() -> Build:
             cache.drop(request, entry, "refused by the loader")
-            return find_or_build(name, request, cache, produce, facts, second)
+            return find_or_build(name, request, cache, produce, facts, second, watch)
 
         return build_again
 
@@ -340,7 +346,9 @@ def find_or_build(
         compiler = toolchain.find_compiler()  # this or the next raises with what was looked for
         identity = "\n".join(c.identity for c in (compiler, second and second()) if c)
     cache = writable(cache)
-    with explain_full_disk(cache), cache.lock("library", request, repr(name)):
+    on_wait = watch.waiting if watch is not None else None
+    lock = cache.lock("library", request, repr(name), on_wait=on_wait)
+    with explain_full_disk(cache), lock:
         if found := _find(cache, request, identity):
             return dataclasses.replace(found, _again=again(found.folder.name))
         start_ns = time.time_ns()

@@ -8,7 +8,7 @@ is slower. A word scan chooses the first; the compiler's answer moves on.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from tensorplay.utils.cpp_jit.source import (
     scan,
 )
 from tensorplay.utils.cpp_jit.store import Cache, parse_dependencies
+from tensorplay.utils.cpp_jit.watch import BuildWatch
 
 _STOCK_HEADERS = (
     "tvm/ffi/container/tensor.h",
@@ -97,9 +98,18 @@ class Unit:
 
 
 def compile_unit(
-    unit: Unit, work: Path, compiler: toolchain.Compiler, cache: Cache, *, link: bool = True
+    unit: Unit,
+    work: Path,
+    compiler: toolchain.Compiler,
+    cache: Cache,
+    *,
+    link: bool = True,
+    watch: BuildWatch | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Product:
     """Compile a unit in a private folder and link it, or leave the object file.
+
+    `watch` is told what happens; `meanwhile` is work to be done while the compiler runs.
 
     Raises
     ------
@@ -125,7 +135,7 @@ def compile_unit(
             else:
                 shared_seconds += common.seconds
         attempt = _Attempt(unit, scans, rung, work, compiler, cache, common, link)
-        done, headers = attempt.run()
+        done, headers = attempt.run(_teller(rung, texts, watch or BuildWatch(), meanwhile))
         commands.append(done.command)
         logs.append(done.output)
         found = parse(done.output, texts)
@@ -161,6 +171,29 @@ def compile_unit(
         shared_seconds=shared_seconds,
         system_paths=common.traits.include_paths,
     )
+
+
+def _teller(
+    rung: str, texts: Texts, watch: BuildWatch, meanwhile: Callable[[], object]
+) -> Callable[[float, str], None]:
+    """Return what is called while a compiler runs: it tells the watch what is new."""
+    known = ""
+
+    def tell(seconds: float, output: str) -> None:
+        nonlocal known
+        if not seconds:
+            watch.started()
+            meanwhile()
+        else:
+            watch.compiling(seconds)
+        if output == known:
+            return
+        known = output
+        found = parse(output, texts)
+        errors = [d for d in found if d.level == "error"]
+        watch.said(() if errors and next_rung(rung, errors, output) else found)
+
+    return tell
 
 
 def read_dependencies(file: Path, traits: Traits) -> list[str]:
@@ -263,7 +296,9 @@ class _Attempt:
     def includes(self) -> tuple[str, ...]:
         return tuple(name for part in self.scans for name in part.includes)
 
-    def run(self) -> tuple[toolchain.ToolResult, support.Precompiled | None]:
+    def run(
+        self, tell: Callable[[float, str], None]
+    ) -> tuple[toolchain.ToolResult, support.Precompiled | None]:
         implied = implied_headers(self.scans) if self.rung == "light" else ()
         (self.work / _SOURCE).write_text(self.text(implied), "utf-8", newline="")
         headers = None
@@ -275,10 +310,10 @@ class _Attempt:
                 whole=needs_whole_standard(self.scans),
             )
             headers = support.precompiled(self.cache, self.compiler, self.common.traits, wanted)
-        done = toolchain.run(self.compiler, self.arguments(headers), self.work)
+        done = toolchain.run(self.compiler, self.arguments(headers), self.work, tell)
         if done.returncode and headers and _PRECOMPILED_AT_FAULT.search(done.output):
             headers = None  # it is not needed
-            done = toolchain.run(self.compiler, self.arguments(None), self.work)
+            done = toolchain.run(self.compiler, self.arguments(None), self.work, tell)
         return done, headers
 
     def arguments(self, headers: support.Precompiled | None) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import secrets
 import shutil
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ _MAX_KNOWN = 512
 _MAX_NAMES, _MAX_WORDS = 256, 16
 _STALE_SECONDS = 3600.0
 _PATIENCE_SECONDS = 10.0
+_TOLD_SECONDS = 0.5
 _IN_USE_SECONDS = 60.0
 
 
@@ -328,7 +329,15 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def lock(self, kind: str, key: str, what: str, *, wait: bool = True) -> Iterator[bool]:
+    def lock(
+        self,
+        kind: str,
+        key: str,
+        what: str,
+        *,
+        wait: bool = True,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> Iterator[bool]:
         """Hold a lock that the operating system releases with its holder; yield whether it is held.
 
         The files are few and stay: a lock file that is removed may be locked twice. So unrelated
@@ -344,6 +353,8 @@ class Cache:
             How to name it to a person who waits.
         wait
             False gives up at once when another holds it.
+        on_wait
+            Told twice a second who holds it. Without one a warning says so after ten seconds.
         """
         from filelock import FileLock, Timeout
 
@@ -352,16 +363,24 @@ class Cache:
         name = f"{kind}-{key[:2]}"
         lock = FileLock(folder / f"{name}.lock", thread_local=False, is_singleton=False)
         holder = folder / f"{name}.holder"
+        patience = _PATIENCE_SECONDS if on_wait is None else _TOLD_SECONDS
         try:
-            lock.acquire(timeout=_PATIENCE_SECONDS if wait else 0)
+            lock.acquire(timeout=patience if wait else 0)
         except Timeout:
             if not wait:
                 yield False
                 return
+            if on_wait is None:
+                with contextlib.suppress(OSError):
+                    who = holder.read_text("utf-8")
+                    warnings.warn(f"{what} waits for {who}", BuildCacheWarning, 2)
+                lock.acquire(poll_interval=0.02)
+        while not lock.is_locked:
+            assert on_wait is not None  # noqa: S101  (else it is held by now)
             with contextlib.suppress(OSError):
-                who = holder.read_text("utf-8")
-                warnings.warn(f"{what} waits for {who}", BuildCacheWarning, 2)
-            lock.acquire(poll_interval=0.02)
+                on_wait(f"{what} waits for {holder.read_text('utf-8')}")
+            with contextlib.suppress(Timeout):
+                lock.acquire(timeout=_TOLD_SECONDS, poll_interval=0.02)
         try:
             with contextlib.suppress(OSError):
                 started = time.strftime("%H:%M:%S")

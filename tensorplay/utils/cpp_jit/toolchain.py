@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -203,8 +203,22 @@ def processor() -> str:
     return "\n".join(sorted(set(lines)))
 
 
-def run(compiler: Compiler, arguments: Sequence[str], cwd: Path) -> ToolResult:
+def run(
+    compiler: Compiler,
+    arguments: Sequence[str],
+    cwd: Path,
+    tell: Callable[[float, str], None] = lambda seconds, output: None,
+) -> ToolResult:
     """Run the compiler without a shell and return its output, whatever its bytes are.
+
+    Parameters
+    ----------
+    compiler, arguments, cwd
+        What is run, and where.
+    tell
+        Called when it has started and then a few times a second, with the seconds that it has run
+        and the whole lines of its output so far (on Windows they come at the end). What it raises
+        ends the compiler, and so does an interrupt.
 
     Raises
     ------
@@ -216,24 +230,55 @@ def run(compiler: Compiler, arguments: Sequence[str], cwd: Path) -> ToolResult:
     command = (*compiler.command, *arguments)
     start = time.perf_counter()
     try:
-        done = subprocess.run(
+        # A session of its own: an interrupt is for us, and ends the programs that a driver started.
+        process = subprocess.Popen(
             _within_limits(compiler, arguments, cwd),
             cwd=cwd,
             env=environment(compiler, cwd),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            check=False,
+            start_new_session=True,
         )
     except OSError as error:
         raise MissingToolError(
             f"cannot run the C++ compiler {compiler.command[0]}: {error.strerror}. "
             "Set CXX to another one or install it again."
         ) from error
-    output = msvc.decoded(done.stdout)
-    result = ToolResult(command, done.returncode, output, time.perf_counter() - start)
+    with process:
+        try:
+            tell(0.0, "")
+            said = _output_of(process, start, tell)
+        except BaseException:
+            _kill(process)
+            raise
+    output = msvc.decoded(said)
+    result = ToolResult(command, process.returncode, output, time.perf_counter() - start)
     _raise_if_killed(result)
     return result
+
+
+_TOLD_SECONDS = 0.1
+
+
+def _output_of(
+    process: subprocess.Popen[bytes], start: float, tell: Callable[[float, str], None]
+) -> bytes:
+    while True:
+        try:
+            return process.communicate(timeout=_TOLD_SECONDS)[0]
+        except subprocess.TimeoutExpired as unfinished:
+            whole, end, _ = (unfinished.output or b"").rpartition(b"\n")
+            tell(time.perf_counter() - start, msvc.decoded(whole + end))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a compiler and the programs that it started."""
+    if hasattr(os, "killpg") and process.returncode is None:
+        # Not reaped yet, so the group is its own.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 def environment(compiler: Compiler, cwd: Path) -> dict[str, str]:
