@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
 import re
 import sys
 import threading
 import types
 import typing
 import weakref
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["HARMLESS", "is_pure", "is_trusted_module", "refused_call"]
+__all__ = ["HARMLESS", "is_pure", "is_trusted_module", "refused_call", "refused_code"]
 
 #: Objects whose state no computation depends on.
 HARMLESS: Final = (
@@ -60,6 +62,23 @@ _OWN: Final = frozenset({
     *("set_default_dtype", "set_default_device", "set_printoptions", "save", "load", "show_config"),
     "to_dlpack",
 })  # fmt: skip
+
+
+#: Functions in Python that change gradients, parameters or the state of an optimiser.
+_UPDATES: Final = frozenset({"step", "zero_grad", "load_state_dict", "add_param_group"})
+_OF_GRADIENTS: Final = frozenset({"clip_grad_norm_", "clip_grad_value_", "forget_gradient"})
+_PACKAGE: Final = str(Path(__file__).resolve().parents[1]) + os.sep
+_OPTIMISERS: Final = _PACKAGE + "optim" + os.sep
+
+
+def refused_code(code: types.CodeType) -> str | None:
+    """Return what a function of ours is called that no graph repeats, None for others."""
+    name = code.co_name
+    if name in _UPDATES and code.co_filename.startswith(_OPTIMISERS):
+        return name
+    if name == "zero_grad" or name in _OF_GRADIENTS:
+        return name if code.co_filename.startswith(_PACKAGE) else None
+    return None
 
 
 def is_trusted_module(name: str) -> bool:

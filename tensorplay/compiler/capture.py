@@ -25,6 +25,7 @@ from tensorplay.compiler.watch import CONSTANTS, Watch
 from tensorplay.func.trees import flatten, unflatten
 from tensorplay.graph.errors import GraphCaptureError
 from tensorplay.graph.node import Node
+from tensorplay.library.owners import line_of
 from tensorplay.ops.node import PrimitiveNode
 
 __all__ = ["AliasError", "Captured", "Output", "Root", "capture", "capturing"]
@@ -196,6 +197,7 @@ def _run(
     mode = grad_mode.state.enabled
     with _recording(recorder, watch):
         result = function(*args, **kwargs)
+        recorder.place = _place_of(function)  # for what is found out about the whole
         if recorder.problem is not None:
             raise recorder.problem
         if grad_mode.state.enabled is not mode:
@@ -206,7 +208,8 @@ def _run(
                 raise recorder.refuse(f"changes the shape of {x.name} in place")
         for x in recorder.inputs:
             if x.leaf._grad is not None or x.stand_in._grad is not None:
-                raise recorder.refuse("calls backward(), which adds to x.grad")
+                line = watch.backward_line
+                raise recorder.refuse("calls backward(), which adds to x.grad", line=line)
             detached = x.history is not None and x.stand_in._grad_fn is None
             plain = x.stand_in._grad_fn is x.history
             if detached or (plain and x.stand_in._requires_grad is not x.tensor._requires_grad):
@@ -226,6 +229,17 @@ def _run(
     if changed is not None:
         raise recorder.refuse(f"changes what it reads ({changed})")
     return found
+
+
+def _place_of(function: Any) -> str | None:
+    """Return where a function is defined."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:  # a module of layers, or another object that can be called
+        method = getattr(function, "forward", None) or type(function).__call__
+        code = getattr(method, "__code__", None)
+    return None if code is None else line_of(code)
 
 
 def _results(

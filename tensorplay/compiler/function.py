@@ -21,7 +21,7 @@ from tensorplay.compiler import config
 from tensorplay.compiler.capture import AliasError, Captured, Output, capture
 from tensorplay.compiler.derivative import CompiledNode
 from tensorplay.compiler.guards import first_broken, guard_function
-from tensorplay.compiler.program import Family, Program, signature
+from tensorplay.compiler.program import Family, Origin, Program, signature
 from tensorplay.compiler.reports import CompileReport, Event, ProgramReport
 from tensorplay.compiler.sources import user_line
 from tensorplay.compiler.watch import CONSTANTS, Guard
@@ -446,20 +446,27 @@ class CompiledFunction:
             return None, self._give_up(key, reason, None)
         shape = signature(captured)
         families = self._families.setdefault(shape.structure, [])
-        family = next((f for f in families if f.serves(shape.sizes)), None)
+        origin = Origin(
+            _without_sizes(key),
+            captured.watch.guards,
+            tuple([c.value.tobytes() for c in captured.recorder.conditions]),
+            captured.watch.literals,
+        )
+        family = next((f for f in families if f.serves(shape, origin)), None)
         kind, why = "shape", ""
         replaced: list[Family] = []
         if family is None:
-            family = Family(shape, exact=self._options.dynamic is False)
-            replaced = [f for f in families if family.serves(f.values)]
+            family = Family(shape, origin, exact=self._options.dynamic is False)
+            replaced = [f for f in families if family.serves(f.shape, f.origin)]
             limit = self._options.recompile_limit or config.recompile_limit
             why = self._why_new(key, leaves)
             if self._count() - len(replaced) >= limit:
                 return None, self._at_limit(limit, why)
             kind = "compile" if self._count() == 0 else "recompile"
-        program = family.variants.get(shape.arguments)
+        numbers = shape.arguments, shape.floats
+        program = family.variants.get(numbers)
         if program is None:
-            program = family.variants[shape.arguments] = self._program(captured)
+            program = family.variants[numbers] = self._program(captured)
         if kind != "shape":
             families.append(family)
             self._replace(families, replaced, family, program)
@@ -488,9 +495,9 @@ class CompiledFunction:
         """Let a program for all sizes take the place of those that were made for 0 or 1."""
         for old in replaced:
             families.remove(old)
-            for arguments, variant in old.variants.items():
-                by.variants.setdefault(arguments, variant)
-                if arguments in by.variants and by.variants[arguments] is program:
+            by.floats |= old.floats
+            for numbers, variant in old.variants.items():
+                if by.variants.setdefault(numbers, variant) is program:
                     for binding in self._all_bindings():
                         if binding.program is variant:
                             binding.program = program
@@ -613,6 +620,17 @@ class CompiledFunction:
         """Forget all programs."""
         with self._lock:
             self._reset()
+
+
+def _without_sizes(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what distinguishes a call from others apart from sizes."""
+    parts: list[Any] = []
+    for part in key:
+        tensor = _tensor_part(part)
+        if tensor is not None:
+            part = (*part[:-6], tensor[0], len(tensor[1]), *part[-3:])  # noqa: PLW2901
+        parts.append(part)
+    return tuple(parts)
 
 
 def _shape_of(structure: Any) -> Any:

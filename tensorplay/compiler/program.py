@@ -5,12 +5,15 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.compiler.capture import Captured
+from tensorplay.compiler.guards import same
 from tensorplay.compiler.partition import Parts, checks, owned, partition, without
+from tensorplay.compiler.watch import Guard
 from tensorplay.graph.effects import write_part
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.graph_module import GraphModule
@@ -18,7 +21,7 @@ from tensorplay.graph.node import Node, is_effect
 from tensorplay.graph.passes import is_view, optimise
 from tensorplay.ops.operator import Operator
 
-__all__ = ["Family", "Program", "Signature", "signature"]
+__all__ = ["Family", "Origin", "Program", "Signature", "signature"]
 
 Backend = Callable[..., Callable[..., Any]]
 
@@ -162,13 +165,15 @@ class Family:
     ----------
     shape
         The signature of the first capture.
+    origin
+        What that depended on besides sizes: see `serves`.
     exact
         Whether sizes count by their value: ``dynamic=False``.
     """
 
-    def __init__(self, shape: Signature, *, exact: bool) -> None:
+    def __init__(self, shape: Signature, origin: Origin, *, exact: bool) -> None:
         symbols: dict[int, int] = {}
-        self.values = shape.sizes
+        self.shape, self.origin = shape, origin
         known = {n for n, is_size in zip(shape.sizes, shape.are_sizes, strict=True) if is_size}
         #: For each number, itself (0, 1, what is no size, or all if they are exact) or the number
         #: of a symbol.
@@ -177,19 +182,94 @@ class Family:
             else (False, symbols.setdefault(n, len(symbols)))
             for n, is_size in zip(shape.sizes, shape.are_sizes, strict=True)
         ]  # fmt: skip
-        self.variants: dict[tuple[int, ...], Program] = {}
+        self.floats = {shape.floats}
+        self.variants: dict[Numbers, Program] = {}
 
-    def serves(self, sizes: Sequence[int]) -> bool:
-        """Tell whether sizes follow the pattern: equal ones are equal, 0 and 1 stay themselves."""
+    def serves(self, shape: Signature, origin: Origin) -> bool:
+        """Tell whether a capture is the family's, with other sizes.
+
+        Sizes follow the pattern: equal ones are equal, 0 and 1 stay themselves. Other numbers may
+        differ, such as ``n / (n - 1)``, where they must have followed the sizes: nothing else has
+        changed, neither arguments, nor what guards look at, nor a decided value, and they are not
+        two numbers that stand in the code, between which it has chosen.
+        """
+        if len(shape.sizes) != len(self.pattern):
+            return False
         known: dict[int, int] = {}
-        return len(sizes) == len(self.pattern) and all(
-            n == x if literal else known.setdefault(x, n) == n
-            for n, (literal, x) in zip(sizes, self.pattern, strict=True)
+        same_numbers = shape.floats in self.floats
+        literals = self.origin.literals | origin.literals
+        if not same_numbers and any(
+            one != two and one in literals and two in literals
+            for one, two in zip(shape.floats, self.shape.floats, strict=True)
+        ):
+            return False
+        for n, is_size, (literal, x) in zip(
+            shape.sizes, shape.are_sizes, self.pattern, strict=True
+        ):
+            if (n == x) if literal else (known.setdefault(x, n) == n):
+                continue
+            if is_size or (literal and repr(n) in literals and repr(x) in literals):
+                return False
+            same_numbers = False
+        if not (same_numbers or self.origin.is_like(origin)):
+            return False
+        self.floats.add(shape.floats)
+        return True
+
+
+#: Whole and floating numbers among the arguments of steps.
+Numbers = tuple[tuple[int, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a capture depended on, apart from sizes.
+
+    Attributes
+    ----------
+    call
+        The kind of the call.
+    guards
+        What was read from outside, by where it was.
+    decisions
+        The values that Python asked for.
+    literals
+        The numbers that stand in the code.
+    """
+
+    call: Any
+    guards: dict[Any, Guard]
+    decisions: tuple[bytes, ...]
+    literals: set[str]
+
+    def is_like(self, other: Origin) -> bool:
+        """Tell whether nothing but sizes differs."""
+        return (
+            self.call == other.call
+            and self.decisions == other.decisions
+            and self.guards.keys() == other.guards.keys()
+            and all(
+                isinstance(g.value, Tensor) or same(g.value, other.guards[place].value)
+                for place, g in self.guards.items()
+                if g.kind not in {"content", "names"}
+            )
+            and all(
+                _same_pinned(g.value, other.guards[place].value)
+                for place, g in self.guards.items()
+                if g.kind in {"content", "names"}
+            )
         )
 
 
+def _same_pinned(one: Any, two: Any) -> bool:
+    """Tell whether two contents that guards remember are the same objects and constants."""
+    if isinstance(one, (tuple, list)):
+        return type(one) is type(two) and len(one) == len(two) and all(map(_same_pinned, one, two))
+    return same(one, two)
+
+
 class Signature(NamedTuple):
-    """What a capture is apart from whole numbers, these, and those among arguments.
+    """What a capture is apart from numbers, these, and those among arguments.
 
     `are_sizes` tells which of the numbers are sizes; others may happen to be one.
     """
@@ -198,6 +278,7 @@ class Signature(NamedTuple):
     sizes: tuple[int, ...]
     are_sizes: tuple[bool, ...]
     arguments: tuple[int, ...]
+    floats: tuple[str, ...]
 
 
 _SIZES: Final = frozenset({
@@ -212,6 +293,7 @@ def signature(captured: Captured) -> Signature:
     sizes: list[int] = []
     are_sizes: list[bool] = []
     arguments: list[int] = []
+    floats: list[str] = []
 
     def value(v: Any) -> Any:
         if v.__class__ is tuple:
@@ -239,7 +321,10 @@ def signature(captured: Captured) -> Signature:
             return (kind, tuple([argument(x, name) for x in a]))
         if kind is dict:
             return tuple([(k, argument(x, k)) for k, x in a.items()])
-        if kind in {float, complex}:
+        if kind is float:
+            floats.append(repr(a))
+            return "floating number"
+        if kind is complex:
             return (kind, repr(a))
         if isinstance(a, (int, str, bytes, type(None))):
             return (kind, a)
@@ -279,7 +364,9 @@ def signature(captured: Captured) -> Signature:
         tuple([None if g is None else numbers[g] for g in captured.gradients]),
         tuple([x.leaf._requires_grad for x in captured.inputs]),
     )
-    return Signature((tuple(rows), ends), tuple(sizes), tuple(are_sizes), tuple(arguments))
+    return Signature(
+        (tuple(rows), ends), tuple(sizes), tuple(are_sizes), tuple(arguments), tuple(floats)
+    )
 
 
 class _Identity:

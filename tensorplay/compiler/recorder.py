@@ -102,6 +102,7 @@ class Recorder:
     conditions: list[Condition] = field(default_factory=list)
     constants: dict[str, Tensor] = field(default_factory=dict)
     problem: GraphCaptureError | None = None
+    place: str | None = None  # of refusals that no line of the run is the reason for
 
     def __post_init__(self) -> None:
         self._by_id: dict[int, Tensor] = {}
@@ -114,7 +115,7 @@ class Recorder:
 
     def refuse(self, what: str, advice: str = "", line: str | None = None) -> GraphCaptureError:
         """Return the error for something that no graph can hold; the capture has failed then."""
-        line = line or user_line()
+        line = line or self.place or user_line()
         where = "" if line is None else f" at {line}"
         error = GraphCaptureError(
             f"[compile] the function {what}{where}, which a graph cannot hold."

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from tensorplay.library.owners import line_of
+
 __all__ = ["is_captured", "is_library", "user_frame", "user_line"]
 
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -71,5 +73,4 @@ def user_line() -> str | None:
     frame = user_frame(sys._getframe(1))
     if frame is None:
         return None
-    name = frame.f_code.co_filename.replace(os.sep, "/").rpartition("/")[2]
-    return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return line_of(frame.f_code, frame.f_lineno)

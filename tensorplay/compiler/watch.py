@@ -24,12 +24,20 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._device import device
 from tensorplay._tensor import Size, Tensor
-from tensorplay.compiler.allowed import HARMLESS, is_pure, is_trusted_module, refused_call
+from tensorplay.autograd.backward import backward
+from tensorplay.compiler.allowed import (
+    HARMLESS,
+    is_pure,
+    is_trusted_module,
+    refused_call,
+    refused_code,
+)
 from tensorplay.compiler.reading import Change, Reading, readings
-from tensorplay.compiler.sources import is_captured, is_library
+from tensorplay.compiler.sources import is_captured, is_library, user_line
 from tensorplay.compiler.traced import TracedArray
 from tensorplay.graph.errors import GraphCaptureError
 from tensorplay.library.definitions import CustomOpDef
+from tensorplay.library.owners import line_of
 from tensorplay.ops.operator import Operator
 from tensorplay.random import Generator
 
@@ -86,6 +94,8 @@ class Watch:
         self.guards: dict[Any, Guard] = {}
         #: Tensors from outside, by identity, each with the guard that finds it, if one does.
         self.tensors: dict[int, tuple[Tensor, Guard | None]] = {}
+        self.literals: set[str] = set()  # numbers that the code names
+        self.backward_line: str | None = None  # of the last backward pass in the run
         self._outer: dict[int, Any] = {}  # objects from outside
         self._objects: list[Any] = []  # those whose attributes may be read under any name
         self._names: set[str] = set()
@@ -103,8 +113,14 @@ class Watch:
         # By identity: the hash of code is that of all its instructions.
         if id(code) in _LIBRARY or event != "call":
             return None
+        update = refused_code(code)
+        if update is not None:
+            raise self.fail(f"calls {update}(), which changes gradients or parameters outside,")
         if is_library(code.co_filename):
-            _LIBRARY[id(code)] = code
+            if code is _BACKWARD:
+                self.backward_line = user_line()
+            else:
+                _LIBRARY[id(code)] = code
         elif is_captured(frame):
             problems = self.enter(frame)
             if problems:
@@ -129,6 +145,8 @@ class Watch:
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._mine.add(constant)
+            elif isinstance(constant, (int, float)):
+                self.literals.add(repr(constant))
         values = frame.f_locals
         problems: dict[int | None, _FoundError] = {}
         for change in found.changes:
@@ -145,8 +163,7 @@ class Watch:
         return problems
 
     def _where(self, code: types.CodeType, line: int | None) -> str:
-        name = code.co_filename.rpartition("/")[2]
-        return f"{name}:{line} in {code.co_name}"
+        return line_of(code, line)
 
     def _judge_change(self, change: Change, frame: types.FrameType, values: Any) -> None:
         code = frame.f_code
@@ -336,9 +353,9 @@ class Watch:
         """Guard a method of a class, which gives another object whenever it is read."""
         for kind in (holder if isinstance(holder, type) else type(holder)).__mro__:
             if name in vars(kind):
-                self._add("item", vars(kind), name, static, text)
+                self._add("item", vars(kind), name, static, text, of=kind)
                 return
-            self._add("missing", vars(kind), name, None, f"no {kind.__name__}.{name}")
+            self._add("missing", vars(kind), name, None, f"no {kind.__name__}.{name}", of=kind)
 
     def _judge_value(self, value: Any, text: str, where: str) -> bool:
         problem = refused_call(value)
@@ -504,8 +521,12 @@ class Watch:
         if known is None or (known[1] is None and guard is not None):
             self.tensors[id(value)] = (value, guard)
 
-    def _add(self, kind: str, holder: Any, key: Any, value: Any, text: str) -> None:
-        place = (kind, id(holder), key if isinstance(key, (str, int)) else None)
+    def _add(
+        self, kind: str, holder: Any, key: Any, value: Any, text: str, *, of: Any = None
+    ) -> None:
+        """Add a guard; `of` is the class whose names `holder` is a view of, a new one each time."""
+        where = id(holder if of is None else of)
+        place = (kind, where, key if isinstance(key, (str, int)) else None)
         if place in self.guards:
             return
         if isinstance(value, Tensor) and kind != "content":
@@ -541,6 +562,7 @@ def _names_of(holder: Any) -> Any:
 
 
 _MISSING: Final = object()
+_BACKWARD: Final = backward.__code__
 #: Code of the library that came by.
 _LIBRARY: Final[dict[int, types.CodeType]] = {}
 _ITERATING: Final = frozenset({"parameters", "named_parameters", "buffers", "named_buffers",

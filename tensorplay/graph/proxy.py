@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tensorplay._tensor import Tensor
 from tensorplay.graph.errors import TraceError
 from tensorplay.graph.node import Node
+from tensorplay.library.owners import line_of
 from tensorplay.library.registry import lookup
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def line_of_user() -> str:
         if frame.f_back is None:
             return ""
         frame = frame.f_back
-    name = frame.f_code.co_filename.replace(os.sep, "/").rpartition("/")[2]
-    return f", at {name}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return f", at {line_of(frame.f_code, frame.f_lineno)}"
 
 
 class Proxy:

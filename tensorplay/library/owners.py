@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
-__all__ = ["Owner", "notebook_cell", "owner_of", "owner_of_frame", "same_owner"]
+__all__ = [
+    "Owner",
+    "cell_of_file",
+    "line_of",
+    "notebook_cell",
+    "owner_of",
+    "owner_of_frame",
+    "same_owner",
+]
 
 _TEMPORARY = re.compile(r"<ipython-input-|[/\\]ipykernel_\d+[/\\]")
 
@@ -53,6 +62,27 @@ def notebook_cell() -> tuple[str | None, int | None]:
     return (str(found) if found else None), int(shell.execution_count)
 
 
+def cell_of_file(filename: str) -> int | None:
+    """Return the number of the execution that a file of a notebook's code stands for, or None."""
+    if not _TEMPORARY.search(filename):
+        return None
+    interactive = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive is not None else None
+    numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    found = numbers.get(filename)
+    return None if found is None else int(found)
+
+
+def line_of(code: CodeType, line: int | None = None) -> str:
+    """Return ``file.py:12 in f`` for a line of a function, ``In[3], line 2 in f`` in a notebook."""
+    number = code.co_firstlineno if line is None else line
+    cell = cell_of_file(code.co_filename)
+    if cell is not None:
+        return f"In[{cell}], line {number} in {code.co_name}"
+    name = re.split(r"[/\\]", code.co_filename)[-1]
+    return f"{name}:{number} in {code.co_name}"
+
+
 def owner_of(function: Any) -> Owner:
     """Return the owner of what `function` is about to define."""
     module = str(getattr(function, "__module__", None) or type(function).__module__)
@@ -81,7 +111,7 @@ def _place(code: Any, execution: int | None, line: int | None = None) -> str:
         return "built in"
     number = line or code.co_firstlineno
     if execution is not None and _TEMPORARY.search(code.co_filename):
-        return f"In[{execution}], line {number}"
+        return f"In[{cell_of_file(code.co_filename) or execution}], line {number}"
     name = re.split(r"[/\\]", code.co_filename)[-1].strip("<>")
     return f"{name}, line {number}"
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import threading
 import warnings
 
+import numpy as np
 import pytest
 
 import tensorplay as tp
 from tensorplay import compiler
+from tensorplay.compiler.cpp import backend as cpp
 from tensorplay.graph import GraphCaptureError, GraphModule
 
 
@@ -146,13 +149,58 @@ def test_fifty_sizes_are_one_program(recording) -> None:
     for n in range(1, 51):
         assert f(tp.ones(n)).item() == 3 * n
     assert f.report().programs == 1
-    # The graphs of the sizes 1 and 2, two numbers that may mean something else, go first.
-    assert len(recording) == 3
+    assert len(recording) == 2  # size 1 is one of its own; the others' takes its place
     assert f(tp.ones(3, dtype=tp.float64)).item() == 9
     report = f.report()
     assert report.programs == 2
     assert report.recompiles[-1] == "x: float32 became float64"
     assert "float32 became float64" in str(report)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * (x.shape[0] / (x.shape[0] - 1.5)),
+        lambda x: x / len(x) ** 0.5 + math.sqrt(len(x)),
+        lambda x: x.double() * len(x),
+        lambda x: x * tp.linspace(0, 1 / len(x), len(x)),
+    ],
+)
+def test_numbers_that_follow_sizes_are_one_program_and_one_source(function, monkeypatch) -> None:
+    sources = set()
+    library_of = cpp.library_of
+    monkeypatch.setattr(cpp, "library_of", lambda s: (sources.add(s), library_of(s))[1])
+    f = tp.compile(function, fullgraph=True)
+    for n in range(2, 20):
+        x = tp.arange(n, dtype=tp.float32)
+        np.testing.assert_allclose(f(x).numpy(), function(x).numpy(), rtol=1e-6)
+    assert f.report().programs == 1
+    assert len(sources) == 1
+
+
+def test_a_batch_norm_in_training_is_one_program_for_all_batches() -> None:
+    eager, model = (tp.nn.BatchNorm2d(3) for _ in range(2))
+    f = tp.compile(model, fullgraph=True)
+    for n in range(1, 12):
+        x = tp.randn(n, 3, 4, 4)
+        one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+        np.testing.assert_allclose(f(one).detach().numpy(), eager(two).detach().numpy(), atol=1e-5)
+        f(one).square().sum().backward()
+        eager(two).square().sum().backward()
+        np.testing.assert_allclose(one.grad.numpy(), two.grad.numpy(), atol=1e-3)
+    np.testing.assert_allclose(model.running_var.numpy(), eager.running_var.numpy(), rtol=1e-5)
+    assert f.report().programs == 2  # a batch of one is a size of its own
+    assert f.report().eager_calls == 0
+
+
+def test_a_number_that_changed_by_itself_is_another_program(recording) -> None:
+    f = tp.compile(lambda x, s: x * s, backend="recording")
+    for n, s in ((2, 0.1), (3, 0.1), (4, 0.2), (4, 0.3)):
+        np.testing.assert_allclose(f(tp.ones(n), s).numpy(), np.full(n, s), rtol=1e-6)
+    assert f.report().programs == 3
+    half = tp.compile(lambda x: x * 0.5 if x.shape[0] > 3 else x * 0.25, backend="recording")
+    assert [half(tp.ones(n))[0].item() for n in (2, 3, 4, 5, 2)] == [0.25, 0.25, 0.5, 0.5, 0.25]
+    assert half.report().programs == 2
 
 
 def test_sizes_as_arguments_of_steps_are_one_program(backend) -> None:

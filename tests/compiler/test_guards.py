@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import types
 
 import numpy as np
@@ -565,3 +566,56 @@ def test_the_environment_and_files_are_seen(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("TP_TEST_FACTOR", "5")
     place.touch()
     assert f(one()).item() == 6
+
+
+def test_what_changes_gradients_or_parameters_runs_eagerly_and_its_line_is_named() -> None:
+    model = tp.nn.Linear(2, 1)
+    optimizer = tp.optim.SGD(model.parameters(), lr=0.1)
+
+    def forget(x):
+        y = model(x).sum()
+        optimizer.zero_grad()
+        return y
+
+    def forget_all(x):
+        y = model(x).sum()
+        model.zero_grad()
+        return y
+
+    def descend(x):
+        y = model(x).sum()
+        y.backward()
+        return y * 2
+
+    def clip(x):
+        y = model(x).sum()
+        tp.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        return y
+
+    for f, call, line in (
+        (forget, "zero_grad()", 2), (forget_all, "zero_grad()", 2), (descend, "backward()", 2),
+        (clip, "clip_grad_norm_()", 2),
+    ):  # fmt: skip
+        compiled = tp.compile(f)
+        for _ in range(2):
+            model(tp.ones(1, 2)).sum().backward()
+            compiled(tp.ones(1, 2))
+            assert (model.weight.grad is None) == f.__name__.startswith("forget")
+        (reason,) = compiled.report().breaks
+        place = f"test_guards.py:{f.__code__.co_firstlineno + line} in {f.__name__}"
+        assert call in reason
+        assert place in reason
+        model.zero_grad()
+
+
+def test_lines_of_notebook_cells_are_named_by_their_number(monkeypatch) -> None:
+    file = "work/ipykernel_12/345.py"
+    scope = {"tp": tp}
+    exec(compile("def f(x):\n    y = x * 2\n    print(y)\n    return y\n", file, "exec"), scope)  # noqa: S102 - code of a cell
+    shell = types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map={file: 7}))
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    f = tp.compile(scope["f"])
+    f(tp.ones(2))
+    assert "In[7], line 3 in f" in f.report().breaks[0]
+    with pytest.raises(tp.graph.GraphCaptureError, match=r"In\[7\], line 3 in f"):
+        tp.compile(scope["f"], fullgraph=True)(tp.ones(2))

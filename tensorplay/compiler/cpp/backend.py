@@ -13,7 +13,7 @@ from typing import Any, Final
 from tensorplay import _native
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd.inplace import check_writable
-from tensorplay.compiler.cpp.build import Library, library_of
+from tensorplay.compiler.cpp.build import Library, is_new, library_of
 from tensorplay.compiler.cpp.codegen import Kernel, generate, translation_unit
 from tensorplay.compiler.cpp.ir import Loop
 from tensorplay.compiler.cpp.launch import Destination, Shape, bind
@@ -153,7 +153,7 @@ def _libraries(kernels: Sequence[Kernel]) -> dict[str, tuple[str, Library]]:
     for kernel in kernels:
         by_width.setdefault(kernel.widest, {})[kernel.name] = kernel
     sources = [translation_unit(tuple(group.values())) for group in by_width.values()]
-    if len(sources) > 1:
+    if sum(map(is_new, sources)) > 1:
         with ThreadPoolExecutor(len(sources)) as threads:
             built = list(threads.map(library_of, sources))
     else:

@@ -18,7 +18,7 @@ from tensorplay.utils.cpp_jit.compile import Product
 from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.store import Cache, default_cache, digest
 
-__all__ = ["NEEDED", "Library", "arguments", "library_of"]
+__all__ = ["NEEDED", "Library", "arguments", "is_new", "library_of"]
 
 HEADERS: Final = ("vector.h", "vector_math.h")
 #: Packages of the extra `jit` without which nothing can be built.
@@ -119,6 +119,11 @@ def _produce(source: str, work: Path, compiler: toolchain.Compiler, cache: Cache
 
 _loaded: dict[str, Library] = {}
 _lock = threading.Lock()
+
+
+def is_new(source: str) -> bool:
+    """Tell whether this process has no library of a source yet."""
+    return source not in _loaded
 
 
 def library_of(source: str) -> Library:

@@ -344,7 +344,8 @@ class _Writer:
                 return f"load_mask({at})" if bools else f"load<{vector}>({at})"
             return f"splat_mask(*p_{value.name})" if bools else f"splat<{vector}>(*p_{value.name})"
         if value.kind == "number":
-            return f"splat<{vector}>(({value.type.memory})number[{value.index}])"
+            whole = "" if value.type.is_floating else "(int64_t)"  # a sign wraps, as in NumPy
+            return f"splat<{vector}>(({value.type.memory}){whole}number[{value.index}])"
         if value.kind == "count":
             return f"splat<{vector}>(({value.type.memory})n)"
         if value.is_reduction:

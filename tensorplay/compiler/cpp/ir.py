@@ -111,6 +111,8 @@ class Value:
         return self.kind in REDUCTIONS
 
 
+#: Whole numbers up to here are held by a double, in which numbers are passed.
+_EXACT: Final = 1 << 53
 REDUCTIONS: Final = frozenset({"sum", "prod", "amax", "amin", "any", "all"})
 
 
@@ -160,15 +162,13 @@ class Loop:
         return self._add(("input", index), value, "x")
 
     def number(self, number: float, kind: ElementType) -> Value:
-        """Return a number; those that need more than a few digits are passed to the kernel."""
+        """Return a number, which is passed to the kernel: it may follow the sizes of a call."""
         if kind.is_bool:
             text = f"splat_mask({int(bool(number))})"
-        elif not kind.is_floating:
+        elif not kind.is_floating and abs(number) > _EXACT:
             text = f"splat<{kind.vector}>({_integer(int(number), kind)})"
-        elif abs(number) < 64 and float(2 * number).is_integer():
-            text = f"splat<{kind.vector}>({float(number)}{'f' if kind.vector == 'f32' else ''})"
         else:
-            key = ("number", float(number), kind.name)
+            key = ("number", repr(float(number)), kind.name)  # zeros have signs
             found = self._known.get(key)
             if found is not None:
                 return found
