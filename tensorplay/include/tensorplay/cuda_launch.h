@@ -77,6 +77,10 @@ extern "C" {
 int tp_cuda_call(tp_cuda_program* program, int32_t kernel, const TVMFFIAny* args, int32_t count);
 int tp_cuda_launch(tp_cuda_program* program, const char* kernel, const tp_cuda_config* config,
                    const tp_cuda_argument* args, int32_t count);
+// Launches a kernel for `title`, which messages name, with the addresses of its parameters; whoever
+// calls has checked them.
+int tp_cuda_run(tp_cuda_program* program, const char* title, const char* kernel,
+                const tp_cuda_config* config, void** values);
 extern __attribute__((visibility("hidden"))) tp_cuda_program tp_cuda_own_program;
 }
 

@@ -84,7 +84,7 @@ struct tp_guard {
   int32_t num_variables;
   const char* const* symbols;  // names of the shape symbols, for messages
   int32_t num_symbols;
-  int32_t reserved;
+  int32_t device;  // DLPack's type of the device that the tensors lie on; 0 stands for the CPU
 };
 
 enum { TP_MAX_SYMBOLS = 32, TP_VIEW_INLINE_STRIDES = 8 };

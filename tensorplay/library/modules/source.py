@@ -74,6 +74,7 @@ class _Writer:
         self.positional = [a.name for a in self.schema.arguments if not a.kwarg_only]
         self.keywords = [a.name for a in self.schema.arguments if a.kwarg_only]
         self.tensors = list(spec.tensor_inputs)
+        self.on_cpu = spec.kernel.device == "cpu"
 
     # -- body and fake ------------------------------------------------------------------------
 
@@ -122,6 +123,7 @@ class _Writer:
             "@tp.library.custom_op(",
             f'    "{spec.name}",',
             f"    mutates_args={spec.mutates!r},",
+            *([] if self.on_cpu else [f'    device_types="{spec.kernel.device}",']),
             f"    schema={_quoted(self.schema.signature())},",
             ")",
             f"def {spec.opname}({self.parameters()}):",
@@ -130,11 +132,16 @@ class _Writer:
             lines += _indent(_docstring(spec.doc))
         lines += _indent(self.sizes())
         for output in spec.outputs:
+            where = "" if self.on_cpu or not self.tensors else f", device={self.tensors[0]}.device"
+            made = "tp.empty" if self.on_cpu else f"rules.{spec.opname}.empty"
             lines.append(
-                f"    {output.name} = tp.empty({self.shape(output.name)}, "
-                f"dtype={self.dtype(output)})"
+                f"    {output.name} = {made}({self.shape(output.name)}, "
+                f"dtype={self.dtype(output)}{where})"
             )
-        call = f"kernels.{spec.kernel.export}({', '.join(self.call_arguments())})"
+        kernel = f"kernels.{spec.kernel.export}"
+        call = f"{kernel}({', '.join(self.call_arguments())})"
+        if not self.on_cpu:
+            call = f"rules.{spec.opname}.run({', '.join((kernel, *self.call_arguments()))})"
         if spec.returned:
             lines.append(f"    return {call}")
         else:

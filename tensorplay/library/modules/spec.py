@@ -23,6 +23,7 @@ __all__ = [
     "Derivative",
     "Formula",
     "KernelSpec",
+    "Launch",
     "OperatorSpec",
     "Output",
 ]
@@ -95,6 +96,34 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """How a CUDA operator's kernel runs.
+
+    Attributes
+    ----------
+    kernel
+        Whether the function is a kernel (``__global__``), launched by the rule below, rather than
+        a function for the host that launches kernels itself.
+    grid, block
+        Three C++ expressions each.
+    shared
+        Bytes of dynamic shared memory, as a C++ expression.
+    parameters
+        The kernel's parameters in order: C++ type, and the operator's argument or, after ``=``, a
+        C++ expression. Empty where they are the operator's arguments.
+    text
+        The rule in words, for the report.
+    """
+
+    kernel: bool
+    grid: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    shared: str = "0"
+    parameters: tuple[tuple[str, str], ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class KernelSpec:
     """A C++ function of the cell and what its export wrapper checks.
 
@@ -115,6 +144,10 @@ class KernelSpec:
         Outputs may share memory with inputs.
     suffix
         Tells apart the exports of a function that several operators use with their own guards.
+    device
+        Device type that the tensors lie on: ``"cpu"`` or ``"cuda"``.
+    launch
+        How it runs on a GPU; None on the CPU.
     """
 
     name: str
@@ -130,6 +163,8 @@ class KernelSpec:
     doc: str = ""
     alias_ok: bool = False
     suffix: str = ""
+    device: str = "cpu"
+    launch: Launch | None = None
 
     @property
     def export(self) -> str:
@@ -145,7 +180,11 @@ class KernelSpec:
         """Return pairs of argument name and its guard in words."""
         rules = {**self.shapes.inputs, **self.shapes.outputs}
         return [
-            (a.name, describe_guard(a) + (f", shape {rules[a.name]}" if a.name in rules else ""))
+            (
+                a.name,
+                describe_guard(a, self.device)
+                + (f", shape {rules[a.name]}" if a.name in rules else ""),
+            )
             for a in self.arguments
         ]
 
@@ -346,12 +385,12 @@ class CellSpec:
         return (*operators, *(f.name for f in self.functions))
 
 
-def describe_guard(argument: Argument) -> str:
+def describe_guard(argument: Argument, device: str = "cpu") -> str:
     """Say an argument's guard in words."""
     if argument.kind == "int":
         text = f"integer from {argument.low} to {argument.high}"
     elif argument.kind == "tensor":
-        parts = [" or ".join(argument.dtypes) if argument.dtypes else "any dtype", "on cpu"]
+        parts = [" or ".join(argument.dtypes) if argument.dtypes else "any dtype", f"on {device}"]
         if argument.rank is not None:
             parts.append(f"{argument.rank}-d")
         parts.append("contiguous" if argument.contiguous else "any strides")

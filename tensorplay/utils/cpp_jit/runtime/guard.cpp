@@ -350,6 +350,26 @@ int unheld(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value, int
                           : "Declare the parameter double in the cell if such values are meant."));
 }
 
+const char* device_word(const tp_guard* g) { return g->device == kDLCUDA ? "cuda" : "cpu"; }
+
+// Whether a tensor lies where the kernel runs.
+bool is_there(const tp_guard* g, const DLTensor* t) {
+  if (g->device != kDLCUDA) return t->device.device_type == kDLCPU;
+  return t->device.device_type == kDLCUDA || t->device.device_type == kDLCUDAManaged;
+}
+
+int wrong_device(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+  const std::string name = a->name;
+  return fail("ValueError",
+              where(g, a) + "expected " +
+                  (a->dtypes ? admitted_text(a->dtypes) : dtype_text(t->dtype)) + " on " +
+                  device_word(g) + ", got " + dtype_text(t->dtype) + " on " +
+                  device_text(t->device) + ". " +
+                  (g->device == kDLCUDA
+                       ? "Pass a tensor on a GPU, such as cupy.asarray(" + name + ")."
+                       : "Write " + name + ".cpu()."));
+}
+
 int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uint32_t admitted,
                 const std::string& because) {
   const std::string name = a->name;
@@ -363,8 +383,8 @@ int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uin
              (kCasts[first] ? kCasts[first] : ".to(tp." + std::string(kDtypeNames[first]) + ")") +
              ", or " + name + ".astype('" + kDtypeNames[first] + "') for a NumPy array.";
   }
-  return fail("TypeError", where(g, a) + "expected " + admitted_text(admitted) + " on cpu" +
-                               because + ", got " + dtype_text(t->dtype) + " on " +
+  return fail("TypeError", where(g, a) + "expected " + admitted_text(admitted) + " on " +
+                               device_word(g) + because + ", got " + dtype_text(t->dtype) + " on " +
                                device_text(t->device) + ". " + advice);
 }
 
@@ -451,11 +471,7 @@ void fill_view(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, tp_v
 int check_tensor(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
                  const TVMFFIAny* args, int64_t* sizes, const char** owners, int32_t* codes,
                  const char** code_owners) {
-  if (t->device.device_type != kDLCPU)
-    return fail("ValueError", where(g, a) + "expected " +
-                                  (a->dtypes ? admitted_text(a->dtypes) : dtype_text(t->dtype)) +
-                                  " on cpu, got " + dtype_text(t->dtype) + " on " +
-                                  device_text(t->device) + ". Write " + a->name + ".cpu().");
+  if (!is_there(g, t)) return wrong_device(g, a, t);
   const int32_t code = dtype_code(t->dtype);
   if (a->dtypes && (code < 0 || !(a->dtypes >> code & 1u)))
     return wrong_dtype(g, a, t, a->dtypes, "");
@@ -492,6 +508,14 @@ int check_tensor(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
   return check_layout(g, a, t);
 }
 
+int check_same_gpu(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
+                   const DLTensor* first, const char* first_name) {
+  if (t->device.device_id == first->device.device_id) return 0;
+  return fail("ValueError", where(g, a) + "expected a tensor on " + device_text(first->device) +
+                                " as argument '" + first_name + "', got one on " +
+                                device_text(t->device) + ". Move it there.");
+}
+
 int check_aliases(const tp_guard* g, const TVMFFIAny* args) {
   for (int32_t i = 0; i < g->num_args; ++i) {
     if (!(g->args[i].flags & TP_FLAG_WRITES) || (g->args[i].flags & TP_FLAG_ALIAS_OK)) continue;
@@ -522,6 +546,8 @@ int tp_rt_guard(const tp_guard* g, const TVMFFIAny* args, int32_t num_args, tp_v
   for (int32_t i = 0; i < g->num_symbols; ++i) owners[i] = nullptr;
   for (int32_t i = 0; i < g->num_variables; ++i) code_owners[i] = nullptr;
   int32_t tensors = 0, written = 0;
+  const DLTensor* first_tensor = nullptr;
+  const char* first_name = "";
   for (int32_t i = 0; i < num_args; ++i) {
     const tp_guard_arg* a = &g->args[i];
     if (a->kind != TP_KIND_TENSOR) {
@@ -531,8 +557,12 @@ int tp_rt_guard(const tp_guard* g, const TVMFFIAny* args, int32_t num_args, tp_v
     }
     const DLTensor* t = tensor_of(args[i]);
     if (!t) return wrong_kind(g, a, args[i]);
-    const int failed = check_tensor(g, a, t, args, sizes, owners, codes, code_owners);
+    int failed = check_tensor(g, a, t, args, sizes, owners, codes, code_owners);
     if (failed) return failed;
+    if (g->device == kDLCUDA) {
+      if (!first_tensor) first_tensor = t, first_name = a->name;
+      if ((failed = check_same_gpu(g, a, t, first_tensor, first_name))) return failed;
+    }
     if (views) fill_view(g, a, t, &views[tensors]);
     ++tensors;
     written += (a->flags & TP_FLAG_WRITES) != 0;

@@ -202,8 +202,8 @@ std::string sizes(const uint32_t* size) {
          std::to_string(size[2]) + ")";
 }
 
-int run(tp_cuda_program* program, int32_t number, const tp_cuda_config& config, int device,
-        void** values) {
+int run(tp_cuda_program* program, int32_t number, const char* title, const tp_cuda_config& config,
+        int device, void** values) {
   const Driver& cuda = driver();
   const tp_cuda_kernel& kernel = program->kernels[number];
   State& state = state_of(program);
@@ -213,7 +213,7 @@ int run(tp_cuda_program* program, int32_t number, const tp_cuda_config& config, 
   {
     std::lock_guard<std::mutex> lock(state.mutex);
     Loaded& loaded = state.devices[device];
-    if (!loaded.module && load(program, kernel.name, device, &loaded) != 0) return -1;
+    if (!loaded.module && load(program, title, device, &loaded) != 0) return -1;
     context = loaded.context;
     architecture = loaded.architecture;
     if (!loaded.functions[number]) {
@@ -223,7 +223,7 @@ int run(tp_cuda_program* program, int32_t number, const tp_cuda_config& config, 
         status = cuda.ModuleGetFunction(&loaded.functions[number], loaded.module, kernel.symbol);
       }
       if (status) {
-        return fail("RuntimeError", kernel.name,
+        return fail("RuntimeError", title,
                     (status == kNotFound ? "is not in its own binary: " : "cannot be loaded: ") +
                         cuda.text(status) + ".");
       }
@@ -245,7 +245,7 @@ int run(tp_cuda_program* program, int32_t number, const tp_cuda_config& config, 
   const char* earlier = status >= kIllegalAddress && status != kOutOfResources
                             ? " An earlier kernel may have caused it."
                             : "";
-  return fail("RuntimeError", kernel.name,
+  return fail("RuntimeError", title,
               "the launch failed: " + cuda.text(status) + "." + earlier + " Grid " +
                   sizes(config.grid) + ", block " + sizes(config.block) + ", " +
                   std::to_string(config.shared) + " bytes of dynamic shared memory, on cuda:" +
@@ -505,7 +505,7 @@ int launch(tp_cuda_program* program, const char* name, const tp_cuda_config& con
   if (usable(*program, name) != 0) return -1;
   if (device < 0) device = 0;
   if (check_index(name, device) != 0) return -1;
-  return run(program, number, config, device, values.data());
+  return run(program, number, name, config, device, values.data());
 }
 
 int call(tp_cuda_program* program, int32_t number, const TVMFFIAny* args, int32_t count) {
@@ -541,7 +541,7 @@ int call(tp_cuda_program* program, int32_t number, const TVMFFIAny* args, int32_
   if (check_index(kernel.name, device) != 0) return -1;
   std::vector<void*> addresses(kernel.count + 1);
   for (int32_t i = 0; i < kernel.count; ++i) addresses[i] = &values[i];
-  return run(program, number, config, device, addresses.data());
+  return run(program, number, kernel.name, config, device, addresses.data());
 }
 
 }  // namespace
@@ -551,6 +551,21 @@ extern "C" {
 int tp_cuda_call(tp_cuda_program* program, int32_t kernel, const TVMFFIAny* args, int32_t count) {
   try {
     return call(program, kernel, args, count);
+  } catch (...) {
+    return tp_rt_raise_current();
+  }
+}
+
+int tp_cuda_run(tp_cuda_program* program, const char* title, const char* kernel,
+                const tp_cuda_config* config, void** values) {
+  try {
+    const int32_t number = find_kernel(*program, kernel);
+    if (number < 0) {
+      return fail("RuntimeError", title, "its kernel " + std::string(kernel) +
+                  " is not in the binary of the library. Build it again.");
+    }
+    if (usable(*program, title) != 0 || check_index(title, config->device) != 0) return -1;
+    return run(program, number, title, *config, config->device, values);
   } catch (...) {
     return tp_rt_raise_current();
   }

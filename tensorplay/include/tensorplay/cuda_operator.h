@@ -1,0 +1,180 @@
+// What the generated part of an operator with a CUDA kernel uses, on the host: views as kernels take
+// them, the sizes of a launch, and the launch itself. The same text is compiled by the C++ compiler,
+// which launches kernels that the library carries as binaries, and by nvcc.
+#pragma once
+#pragma GCC system_header
+#include <stdio.h>
+#include <tensorplay/cuda_views.h>
+#include <tensorplay/guard.h>
+
+namespace tensorplay {
+namespace jit {
+
+// The device of the first tensor among the arguments of a call that its guard has passed, or 0.
+inline int32_t cuda_device_of(const TVMFFIAny* args, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) {
+    if (args[i].type_index == kTVMFFIDLTensorPtr)
+      return static_cast<const DLTensor*>(args[i].v_ptr)->device.device_id;
+    if (args[i].type_index == kTVMFFITensor)
+      return TVMFFITensorGetDLTensorPtr(args[i].v_obj)->device.device_id;
+  }
+  return 0;
+}
+
+// A view for device code. Returns 0, or -1 with the engine's error set.
+inline int cuda_view_of(const tp_view& view, tp_cuda_view* made) {
+  if (view.ndim > 8) {
+    char message[320];
+    snprintf(message, sizeof message,
+             "[%s] argument '%s': expected at most 8 dimensions, which a view in CUDA text has, got "
+             "%d. Write %s.reshape(...).",
+             view.guard->name, view.arg->name, static_cast<int>(view.ndim), view.arg->name);
+    return tp_rt_raise("ValueError", message);
+  }
+  made->data = view.data;
+  made->numel = view.numel;
+  made->ndim = view.ndim;
+  int64_t step = 1;
+  for (int32_t d = view.ndim - 1; d >= 0; --d) {
+    made->shape[d] = view.shape[d];
+    made->strides[d] = view.strides ? view.strides[d] : step;
+    step *= view.shape[d];
+  }
+  for (int32_t d = view.ndim; d < 8; ++d) made->shape[d] = made->strides[d] = 1;
+  return 0;
+}
+
+// Division and remainder as in Python; a divisor of 0 gives -1, which no size is.
+inline int64_t floor_div(int64_t a, int64_t b) {
+  if (b == 0) return -1;
+  const int64_t q = a / b;
+  return q - (a % b != 0 && (a % b < 0) != (b < 0));
+}
+inline int64_t floor_mod(int64_t a, int64_t b) { return b == 0 ? -1 : a - floor_div(a, b) * b; }
+inline int64_t ceil_div(int64_t a, int64_t b) { return b == 0 ? -1 : -floor_div(-a, b); }
+inline int64_t least(int64_t a, int64_t b) { return b < a ? b : a; }
+inline int64_t most(int64_t a, int64_t b) { return a < b ? b : a; }
+
+// Grid, block and dynamic shared memory as the launch rule gives them.
+struct CudaSizes {
+  int64_t grid[3];
+  int64_t block[3];
+  int64_t shared;
+};
+
+// Checks the sizes of a launch; `elements` is what the outputs hold. Returns 0 to launch, 1 where
+// there is nothing to do, or -1 with the engine's error set.
+inline int cuda_sizes(const char* title, const CudaSizes& sizes, int64_t elements) {
+  static const int64_t grids[3] = {2147483647, 65535, 65535};
+  static const int64_t blocks[3] = {1024, 1024, 64};
+  char message[400];
+  bool empty = false;
+  for (int d = 0; d < 3; ++d) {
+    const int64_t grid = sizes.grid[d], block = sizes.block[d];
+    if (grid < 0 || grid > grids[d]) {
+      snprintf(message, sizeof message,
+               "[%s] launch: expected a grid of 0 to %lld blocks in dimension %d, got %lld. Write "
+               "min(…, %lld) under launch: in the front matter, and let each thread of the kernel "
+               "loop over elements.",
+               title, static_cast<long long>(grids[d]), d, static_cast<long long>(grid),
+               static_cast<long long>(grids[d]));
+      return tp_rt_raise("ValueError", message);
+    }
+    if (block < 1 || block > blocks[d]) {
+      snprintf(message, sizeof message,
+               "[%s] launch: expected a block of 1 to %lld threads in dimension %d, got %lld. "
+               "Change launch: in the front matter.",
+               title, static_cast<long long>(blocks[d]), d, static_cast<long long>(block));
+      return tp_rt_raise("ValueError", message);
+    }
+    empty = empty || grid == 0;
+  }
+  if (sizes.block[0] * sizes.block[1] * sizes.block[2] > 1024) {
+    snprintf(message, sizeof message,
+             "[%s] launch: expected a block of at most 1024 threads, got (%lld, %lld, %lld). Change "
+             "launch: in the front matter.",
+             title, static_cast<long long>(sizes.block[0]), static_cast<long long>(sizes.block[1]),
+             static_cast<long long>(sizes.block[2]));
+    return tp_rt_raise("ValueError", message);
+  }
+  if (sizes.shared < 0 || sizes.shared > 2147483647) {
+    snprintf(message, sizeof message,
+             "[%s] launch: expected 0 or more bytes of shared memory, got %lld. Change launch: in "
+             "the front matter.",
+             title, static_cast<long long>(sizes.shared));
+    return tp_rt_raise("ValueError", message);
+  }
+  if (empty && elements > 0) {
+    snprintf(message, sizeof message,
+             "[%s] launch: the grid is (%lld, %lld, %lld), so that nothing would write the %lld "
+             "elements of the result. Change launch: in the front matter.",
+             title, static_cast<long long>(sizes.grid[0]), static_cast<long long>(sizes.grid[1]),
+             static_cast<long long>(sizes.grid[2]), static_cast<long long>(elements));
+    return tp_rt_raise("ValueError", message);
+  }
+  return empty ? 1 : 0;
+}
+
+}  // namespace jit
+}  // namespace tensorplay
+
+#ifdef __CUDACC__
+
+#include <cuda_runtime_api.h>
+#include <tvm/ffi/extra/c_env_api.h>
+
+namespace tp {
+
+// The engine's current stream of the current device: that of the library that the tensors come from.
+inline cudaStream_t stream() {
+  int device = 0;
+  (void)cudaGetDevice(&device);
+  return static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
+}
+
+}  // namespace tp
+
+namespace tensorplay {
+namespace jit {
+
+// Whether it was launched is seen by TP_CUDA_LAUNCHES, as for each `<<<…>>>`.
+inline int cuda_launch(const void* kernel, const CudaSizes& sizes, int32_t device, void** values) {
+  if (sizes.shared > 48 * 1024)
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(sizes.shared));
+  const dim3 grid(static_cast<unsigned>(sizes.grid[0]), static_cast<unsigned>(sizes.grid[1]),
+                  static_cast<unsigned>(sizes.grid[2]));
+  const dim3 block(static_cast<unsigned>(sizes.block[0]), static_cast<unsigned>(sizes.block[1]),
+                   static_cast<unsigned>(sizes.block[2]));
+  (void)cudaLaunchKernel(kernel, grid, block, values, static_cast<size_t>(sizes.shared),
+                         static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device)));
+  return 0;
+}
+
+}  // namespace jit
+}  // namespace tensorplay
+
+#else
+
+#include <tensorplay/cuda_launch.h>
+
+namespace tensorplay {
+namespace jit {
+
+// Launches a kernel of the library's binaries by the name that it has there.
+inline int cuda_launch(const char* title, const char* kernel, const CudaSizes& sizes,
+                       int32_t device, void** values) {
+  tp_cuda_config config{};
+  for (int d = 0; d < 3; ++d) {
+    config.grid[d] = static_cast<uint32_t>(sizes.grid[d]);
+    config.block[d] = static_cast<uint32_t>(sizes.block[d]);
+  }
+  config.shared = static_cast<uint32_t>(sizes.shared);
+  config.device = device;
+  return tp_cuda_run(&tp_cuda_own_program, title, kernel, &config, values);
+}
+
+}  // namespace jit
+}  // namespace tensorplay
+
+#endif
