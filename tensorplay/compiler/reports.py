@@ -108,7 +108,7 @@ def _regions(report: Any) -> tuple[RegionReport, ...]:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompileReport:
     """What one compiled function did so far.
 
@@ -188,7 +188,7 @@ class CompileReport:
     def _repr_html_(self) -> str:
         return self.to_html()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.to_text()
 
 
@@ -233,7 +233,7 @@ def _plain(value: Any) -> Any:
     return [asdict(v) for v in value] if isinstance(value, tuple) else value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(CompileReport):
     """The report of one call, made for `compiler.explain`.
 

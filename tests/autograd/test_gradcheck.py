@@ -677,3 +677,21 @@ def test_a_ratio_that_changes_sign_is_a_missing_term() -> None:
     cause = only(gradcheck_report(mish, (x,))).cause
     assert cause.startswith("a term is missing or wrong")
     assert "changes its sign" in cause
+
+
+def test_a_report_as_the_last_line_of_a_cell_is_readable_in_text_and_html() -> None:
+    x = tp.tensor([1.0, 2.0], dtype=tp.float64, requires_grad=True)
+    right = gradcheck_report(tp.sin, (x,))
+    assert repr(right) == right.to_text()
+    assert repr(right.pairs[0]) == right.pairs[0].to_text()
+    assert "<td>ok</td>" in right._repr_html_()
+    assert "array(" not in repr(right)
+
+    def broken(t: tp.Tensor) -> tp.Tensor:
+        return (t.detach() * t).sum()
+
+    wrong = gradcheck_report(broken, (x,))
+    page = wrong._repr_html_()
+    assert wrong.verdict == "wrong"
+    assert "worst element" in page
+    assert "<script" not in page

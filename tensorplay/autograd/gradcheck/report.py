@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class WorstElement:
     slopes: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PairReport:
     """The verdict on the derivative of one output with respect to one input.
 
@@ -120,6 +121,9 @@ class PairReport:
             lines.extend(f"  {line}" for line in self._worst_lines(self.worst))
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return self.to_text()
+
     def _rule(self) -> str:
         rule = f"{self.atol:g} + {self.rtol:g} * |numerical| + error bound"
         return f"{rule}, with step {self.step:.3g}"
@@ -148,7 +152,7 @@ class PairReport:
         return lines
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GradcheckReport:
     """What a check found. True in a condition if every pair is ``ok``.
 
@@ -204,7 +208,30 @@ class GradcheckReport:
         lines.extend(f"note: {note}" for note in self.notes)
         return "\n".join(lines)
 
-    def __str__(self) -> str:
+    def to_html(self) -> str:
+        """Return the verdicts as a table, with details of what failed; it needs no script."""
+        rows = "".join(
+            f"<tr><td>{escape(_verdict(p))}</td><td>{p.output}</td><td>{escape(p.input)}</td>"
+            f"<td>{escape(p.cause or p.message)}</td><td>{_largest(p)}</td></tr>"
+            for p in self.pairs
+        )
+        heads = "".join(
+            f'<th scope="col">{head}</th>'
+            for head in ("verdict", "output", "input", "what was found", "largest error")
+        )
+        head, *rest = self.to_text().splitlines()
+        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        details = f"<pre>{escape(chr(10).join(rest))}</pre>" if self.verdict != OK else ""
+        notes = "".join(f"<p>Note: {escape(note)}</p>" for note in self.notes)
+        return (
+            f"<div><p><strong>{escape(head)}</strong></p>{table if rows else ''}{details}"
+            f"{notes if self.verdict == OK else ''}</div>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def __repr__(self) -> str:
         return self.to_text()
 
 
@@ -215,6 +242,17 @@ def worst_verdict(verdicts: list[str]) -> str:
 
 def _index(index: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, index))}]" if index else ""
+
+
+def _verdict(pair: PairReport) -> str:
+    words = WORDS[pair.verdict]
+    return words if pair.code is None else f"{words} [{pair.code}]"
+
+
+def _largest(pair: PairReport) -> str:
+    if pair.worst is None:
+        return ""
+    return f"{pair.worst.difference:.3g}, allowed {pair.worst.tolerance:.3g}"
 
 
 def _number(value: complex) -> str:

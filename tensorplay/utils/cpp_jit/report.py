@@ -52,7 +52,7 @@ class ToolchainCheck:
     advice: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ToolchainReport:
     """What this machine has for building kernels; true if C++ kernels can be built and called."""
 
@@ -65,7 +65,7 @@ class ToolchainReport:
         """Return the checks as plain data."""
         return {"ok": bool(self), "checks": [asdict(check) for check in self.checks]}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         width = max(len(check.name) for check in self.checks)
         lines = []
         for check in self.checks:
