@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tpkernel.checks.verdicts import is_bad, verdict_text
+from tpkernel.report.bounds import HTML_LIMIT, bounded
+from tpkernel.report.brief import brief_text
 from tpkernel.report.facts import (
     CUDA_HEADS,
     BuildFacts,
@@ -59,6 +61,7 @@ from tpkernel.report.summary import (
     timing_words,
     tolerance_text,
     validation_lines,
+    validation_title,
     worst_text,
 )
 
@@ -88,7 +91,7 @@ def report_text(report: Report) -> str:
     for times in report.timing:
         lines += ["", *_timing_text(times)]
     if report.validation:
-        lines += ["", _validation_title(report)]
+        lines += ["", validation_title(report)]
         lines += [f"  {line}" for line in validation_lines(report.validation)]
     if report.findings:
         lines += ["", "findings"]
@@ -208,13 +211,6 @@ def _pair_text(pair: PairFacts) -> str:
     return text
 
 
-def _validation_title(report: Report) -> str:
-    rows = report.validation
-    admitted = sum(r.admitted for r in rows)
-    verdict = verdict_text(report.validation_verdict)
-    return f"validation: {verdict}, {admitted} of {len(rows)} combinations admitted"
-
-
 def _validation_text(rows: Sequence[ValidationRow]) -> list[str]:
     """Return each combination, those that were refused last."""
     lines = ["validation, each combination"]
@@ -259,8 +255,9 @@ def _diagnostic(facts: DiagnosticFacts) -> str:
 
 
 def report_html(report: Report) -> str:
-    """Return a report as one line of HTML without script or style sheet."""
-    first = opening(report)
+    """Return a report as one line of HTML without script or style sheet, below `HTML_LIMIT`."""
+    whole, report = report, bounded(report)
+    first = opening(whole)
     sections = {
         "Operator": "".join(
             [
@@ -274,20 +271,24 @@ def report_html(report: Report) -> str:
             ]
         ),
         "Gradcheck": _gradcheck_html(report) if report.gradcheck else "",
-        "Validation": _validation_html(report) if report.validation else "",
+        "Validation": _validation_html(report, whole) if report.validation else "",
         "Compile": "".join(map(_compile_html, report.compiled)),
         "Timing": "".join(map(_timing_html, report.timing)),
         "Findings": _findings_html(report.findings) if report.findings else "",
         "Build": _build_html(report),
     }
     parts = [
-        f"<p><strong>{escaped(report.cell)}</strong>: {escaped(report.title)}</p>",
+        f"<p><strong>{escaped(report.cell)}</strong>: {escaped(whole.title)}</p>",
         *(f"<p>{escaped(problem.text)}</p>" for problem in problems(report)),
         sections.pop(first),
         *sections.values(),
         *(f"<p>Note: {escaped(note)}</p>" for note in report.notes),
     ]
-    return one_line(f"<div>{''.join(parts)}</div>")
+    page = one_line(f"<div>{''.join(parts)}</div>")
+    if len(page.encode()) < HTML_LIMIT:
+        return page
+    # Texts that are mostly signs to be escaped: the summary, which is plain text, has to do.
+    return one_line(f"<div>{pre(brief_text(report)[: HTML_LIMIT // 8])}</div>")
 
 
 def error_html(title: str, text: str) -> str:
@@ -388,7 +389,7 @@ def _gradcheck_html(report: Report) -> str:
     return details(f"Gradcheck: {worst}", pairs + messages)
 
 
-def _validation_html(report: Report) -> str:
+def _validation_html(report: Report, whole: Report) -> str:
     rows = table(
         "Validation",
         ("argument", "dtype", "device", "layout", "answer", "operator"),
@@ -399,7 +400,7 @@ def _validation_html(report: Report) -> str:
     )
     lines = "".join(f"<p>{escaped(line)}</p>" for line in validation_lines(report.validation))
     body = lines + details("Each combination", rows, opened=False)
-    return details(_validation_title(report).capitalize(), body)
+    return details(validation_title(whole).capitalize(), body)
 
 
 def _opcheck_html(report: Report) -> str:

@@ -47,6 +47,7 @@ from tpkernel.report.summary import (
     timing_words,
     tolerance_text,
     validation_lines,
+    validation_title,
     worst_text,
 )
 
@@ -393,6 +394,7 @@ class Report:
         plain["sections"] = list(SECTIONS)
         plain["opening"] = opening(self)
         plain["problems"] = _plain(problems(self))
+        plain["validation_title"] = validation_title(self) if self.validation else ""
         plain["validation_lines"] = validation_lines(self.validation)
         plain["validation"] = [
             {**_plain(row), "verdict": row.verdict, "answer": row.answer}
@@ -405,11 +407,21 @@ class Report:
         plain["build"]["command_lines"] = [shlex.join(c) for c in self.build.commands]
         return plain
 
-    def to_text(self) -> str:
-        """Return the report as readable text."""
-        from tpkernel.report.render import report_text
+    def to_text(self, *, full: bool = False) -> str:
+        """Return the report as readable text.
 
-        return report_text(self)
+        Parameters
+        ----------
+        full
+            Everything. Otherwise the summary: 10 to 25 lines where all is well, failures in full.
+        """
+        if full:
+            from tpkernel.report.render import report_text
+
+            return report_text(self)
+        from tpkernel.report.brief import brief_text
+
+        return brief_text(self)
 
     def to_html(self) -> str:
         """Return the report as one line of script-free HTML."""

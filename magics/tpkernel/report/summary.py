@@ -31,6 +31,7 @@ __all__ = [
     "TIMING_HEADS",
     "Problem",
     "admitted_first",
+    "admitted_lines",
     "compile_text",
     "curve_rows",
     "curve_text",
@@ -45,6 +46,7 @@ __all__ = [
     "timing_words",
     "tolerance_text",
     "validation_lines",
+    "validation_title",
     "worst_text",
 ]
 
@@ -116,8 +118,14 @@ def opening(report: Report) -> str:
     return next((p.section for p in problems(report) if p.level == "error"), "Operator")
 
 
-def problems(report: Report) -> list[Problem]:
-    """Return what is wrong: errors of findings, the gradcheck, validation, opcheck; warnings."""
+def problems(report: Report, limit: int = _LIMIT) -> list[Problem]:
+    """Return what is wrong: errors of findings, the gradcheck, validation, opcheck; warnings.
+
+    Parameters
+    ----------
+    limit
+        How many to say; one more says how many are left out.
+    """
     found = [
         Problem("Findings", "error", f"✘ {finding_text(f)}")
         for f in report.findings
@@ -145,9 +153,9 @@ def problems(report: Report) -> list[Problem]:
         for f in report.findings
         if f.level == "warning"
     ]
-    if len(found) > _LIMIT:
-        more = len(found) - _LIMIT
-        found = [*found[:_LIMIT], Problem("Findings", "error", f"and {more} more below")]
+    if len(found) > limit:
+        more = len(found) - limit
+        found = [*found[:limit], Problem("Findings", "error", f"and {more} more below")]
     return found
 
 
@@ -366,7 +374,34 @@ def validation_lines(rows: Sequence[ValidationRow]) -> list[str]:
     return lines
 
 
-def _dtype_lines(head: str, rows: Sequence[ValidationRow]) -> list[str]:
+def validation_title(report: Report) -> str:
+    """Return how the validation stands, and how much of it is admitted."""
+    rows = report.validation
+    admitted = sum(r.admitted for r in rows)
+    verdict = verdict_text(report.validation_verdict)
+    return f"validation: {verdict}, {admitted} of {len(rows)} combinations admitted"
+
+
+def admitted_lines(rows: Sequence[ValidationRow]) -> list[str]:
+    """Say what the arguments admit, those that admit the same in one line."""
+    groups: dict[tuple[str, str], list[ValidationRow]] = {}
+    for row in rows:
+        groups.setdefault((row.operator, row.argument), []).append(row)
+    several = len({operator for operator, _ in groups}) > 1
+    same: dict[tuple[str, str], list[str]] = {}
+    for (operator, argument), members in groups.items():
+        plain = [r for r in members if r.layout == "contiguous"]
+        parts = [_admitted(plain)] if plain else []
+        parts += [f"{r.layout} too" for r in members if r.layout != "contiguous" and r.admitted]
+        said = "; ".join(parts) or "nothing else"
+        same.setdefault((operator if several else "", said), []).append(argument)
+    return [
+        f"{operator + ', ' if operator else ''}{', '.join(arguments)}: {said}"
+        for (operator, said), arguments in same.items()
+    ]
+
+
+def _admitted(rows: Sequence[ValidationRow]) -> str:
     by_devices: dict[tuple[str, ...], list[str]] = {}
     for dtype in dict.fromkeys(r.dtype for r in rows):
         devices = tuple(r.device for r in rows if r.dtype == dtype and r.admitted)
@@ -376,7 +411,11 @@ def _dtype_lines(head: str, rows: Sequence[ValidationRow]) -> list[str]:
         for devices, dtypes in by_devices.items()
         if devices
     ]
-    lines = [f"{head}: admitted: {'; '.join(admitted) or 'nothing'}"]
+    return "; ".join(admitted) or "nothing"
+
+
+def _dtype_lines(head: str, rows: Sequence[ValidationRow]) -> list[str]:
+    lines = [f"{head}: admitted: {_admitted(rows)}"]
     refused = [r for r in rows if not r.admitted]
     if refused:
         dtypes = list(dict.fromkeys(r.dtype for r in refused))

@@ -27,9 +27,10 @@ from tpkernel.checks.jobs import CompileJob, GradcheckJob, OpcheckJob, TimingJob
 from tpkernel.checks.samples import make_samples
 from tpkernel.errors import PACKAGE
 from tpkernel.notebook.editor import DIAGNOSTICS_MIME, report_diagnostics
+from tpkernel.report.bounds import bounded
 from tpkernel.report.facts import GradcheckSettings, JacobianFacts
 from tpkernel.report.report import Report
-from tpkernel.report.summary import jacobian_text
+from tpkernel.report.summary import jacobian_text, validation_title
 
 __all__ = ["ReportWidget"]
 
@@ -325,8 +326,11 @@ def _choices(report: Report) -> dict[str, Any]:
 
 def _facts(report: Report) -> dict[str, Any]:
     """Return the report's plain data, with source coloured and matrices packed for the view."""
-    light = _without_matrices(report)
-    facts = light.to_dict()
+    whole, report = report, bounded(report)
+    facts = _without_matrices(report).to_dict()
+    facts.update(title=whole.title, ok=whole.ok)
+    if whole.validation:
+        facts["validation_title"] = validation_title(whole)
     for operator in facts["operators"]:
         for part in ("wrapper", "fake", "gradient"):
             operator[f"{part}_html"] = _classes(operator[part]) if operator[part] else ""
@@ -334,7 +338,6 @@ def _facts(report: Report) -> dict[str, Any]:
         for pair, made in zip(check.pairs, shown["pairs"], strict=True):
             made["jacobian"] = None if pair.jacobian is None else _packed(pair.jacobian)
             made["jacobian_text"] = jacobian_text(pair)
-    facts["text"] = report.to_text()
     return facts
 
 

@@ -54,7 +54,7 @@ def test_a_cell_of_kernels_binds_them_and_says_for_what_they_were_built(
     assert made.route == "nvrtc"
     assert {k.target for k in made.kernels} == {"sm_80", "sm_90"}
     assert all(k.registers > 0 and k.shared == 256 for k in made.kernels)
-    text, html = report.to_text(), report.to_html()
+    text, html = report.to_text(full=True), report.to_html()
     for words in ("for sm_80, sm_90", "TVM_FFI_CUDA_ARCH_LIST", "256 shared memory (bytes)"):
         assert words in text
     assert "CUDA kernels" in html

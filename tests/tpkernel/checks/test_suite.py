@@ -242,7 +242,7 @@ def test_a_kernel_that_throws_on_every_call_is_no_success(types):
         assert "validation wrong" in report.title
         row = next(r for r in report.validation if r.dtype == "float32" and r.device == "cpu")
         assert (row.declared, row.admitted) == (True, False)
-        for shown in (report.to_text(), report.to_html()):
+        for shown in (report.to_text(full=True), report.to_html()):
             assert "✘ FAIL: the declaration admits it. RuntimeError: no" in shown
 
 

@@ -44,13 +44,9 @@ def test_the_cell_shows_one_widget_with_every_fact_in_three_forms(shell: Shell):
     assert "application/vnd.jupyter.widget-view+json" in output.data
     for form in ("text/plain", "text/html"):
         shown = output.data[form]
-        for fact in (
-            "mylib::softplus(Tensor x, float beta=1.0)",
-            "register_fake",
-            "sigmoid",
-            "float64",
-        ):
+        for fact in ("mylib::softplus(Tensor x, float beta=1.0)", "sigmoid", "float64"):
             assert fact in shown, (form, fact)
+    assert "register_fake" in output.data["text/html"]
     assert "<script" not in output.data["text/html"]
     assert "children=" not in output.data["text/plain"]
 

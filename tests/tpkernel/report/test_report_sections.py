@@ -56,7 +56,7 @@ def visible(html: str) -> str:
 
 
 def test_every_form_has_every_fact(whole: tpkernel.Report) -> None:
-    text, html, plain = whole.to_text(), visible(whole.to_html()), whole.to_dict()
+    text, html, plain = whole.to_text(full=True), visible(whole.to_html()), whole.to_dict()
     squeezed = [re.sub(r"\s+", " ", form) for form in (text, html)]
     facts = [
         *(jacobian_text(p) for g in whole.gradcheck for p in g.pairs if p.jacobian),

@@ -121,7 +121,7 @@ def test_a_numbers_spelling_is_the_same_everywhere() -> None:
     facts = ReportWidget(report).facts
     spelled = facts["gradcheck"][0]["pairs"][0]["tolerance_text"]
     assert spelled.startswith("step 1e-06, ")
-    assert spelled in report.to_text()
+    assert spelled in report.to_text(full=True)
     assert spelled in visible(report)
     assert "toPrecision" not in str(ReportWidget._esm)
 

@@ -137,9 +137,8 @@ function validationPanel(facts) {
   which.addEventListener("change", draw);
   words.addEventListener("input", draw);
   draw();
-  const admitted = facts.validation.filter((r) => r.admitted).length;
   return [
-    paragraph(`${facts.validation_words}, ${admitted} of ${facts.validation.length} combinations admitted`),
+    paragraph(facts.validation_title),
     ...found,
     ...facts.validation_lines.map((line) => paragraph(line)),
     folded("Each combination", el("p", {}, field("Show", which), field("with", words)), body),
