@@ -115,7 +115,7 @@ _register(_trailing, "tril", "triu", "view_as_real", "view_as_complex", "pad", "
 _register(
     _matrices,
     *("linalg_inv", "_slogdet", "linalg_det", "linalg_pinv", "_cholesky", "_eig", "_eigh", "_svd"),
-    *("_svd_full", "_qr", "_qr_complete"),
+    *("_svd_full", "_qr", "_qr_complete", "_sum_at"),
 )
 _register(_solve, "_solve")
 _register(_one_hot, "one_hot")

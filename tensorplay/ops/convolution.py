@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplay import _dtype
+from tensorplay import _dtype, _native
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.arrangement import pad
 from tensorplay.ops.elementwise import conj_of
@@ -20,6 +20,11 @@ __all__ = ["convolution", "output_size", "per_dimension"]
 
 # Elements of intermediate values that a fast cache holds.
 _IN_CACHE = 1 << 16
+# Windows of an image from which NumPy's products are worth their calls.
+_FEW_WINDOWS = 64
+
+# The compiled routines, which need no copy of what every window sees; the reference is NumPy's way.
+_core = _native.core
 
 # The convolution is y = Σ x w over three tensors. It and the two adjoints below are what is left
 # of that sum when y, x or w is given up, so that each is the derivative of the other two.
@@ -103,11 +108,29 @@ def _portions(batch: int, elements: int) -> Iterator[slice]:
         yield slice(start, start + count)
 
 
+def _contiguous(*arrays: Any) -> Any:
+    return (np.ascontiguousarray(a) for a in arrays)
+
+
+def _is_compiled(array: Any, kernel: Any) -> bool:
+    """Tell whether the compiled routines may compute in this type.
+
+    A kernel of one element is a plain product of matrices, without copies.
+    """
+    return _core is not None and array.dtype.char in "fd" and math.prod(kernel) > 1
+
+
 def _forward(x: Any, w: Any, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
     wide, w_wide = _wide(x, w)
-    filters, kernel = _filters(w_wide, groups), w.shape[2:]
+    kernel = w.shape[2:]
     counts = tuple(map(output_size, x.shape[2:], kernel, stride, padding, dilation))
     batch, channels, windows = x.shape[0], w.shape[0], math.prod(counts)
+    if _is_compiled(wide, kernel):
+        result = np.empty((batch, channels, *counts), wide.dtype)
+        operands = *_contiguous(wide, w_wide), result
+        if _core.convolve(*operands, tuple(stride), tuple(padding), tuple(dilation), groups):
+            return result.astype(x.dtype, copy=False)
+    filters = _filters(w_wide, groups)
     out = np.empty((batch, groups, channels // groups, windows), wide.dtype)
     for part in _portions(batch, x.shape[1] * math.prod(kernel) * windows):
         columns = _columns(wide[part], kernel, (stride, padding, dilation, groups))[0]
@@ -136,6 +159,17 @@ def _to_input(
 ) -> Any:
     wide, filters = _wide(y, w)
     kernel, counts, (batch, channels) = w.shape[2:], y.shape[2:], size[:2]
+    if _is_compiled(wide, kernel) and max(stride) == 1:
+        # The other way round: windows of the gradient, over kernels that are mirrored.
+        turned = filters.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
+        mirror: Any = (..., *[slice(None, None, -1)] * len(kernel))
+        turned = turned[mirror]
+        turned = turned.reshape(channels, w.shape[0] // groups, *kernel)
+        inward = tuple(d * (k - 1) - p for k, p, d in zip(kernel, padding, dilation, strict=True))
+        result = np.empty(tuple(size), wide.dtype)
+        operands = *_contiguous(wide, turned), result
+        if _core.convolve(*operands, tuple(stride), inward, tuple(dilation), groups):
+            return result.astype(y.dtype, copy=False)
     full = [n + 2 * p for n, p in zip(size[2:], padding, strict=True)]
     out = np.zeros((batch, channels, *full), wide.dtype)
     turned, rows = _filters(filters, groups).transpose(0, 2, 1), _by_group(wide, groups)
@@ -154,6 +188,13 @@ def _to_weight(
     y: Any, x: Any, size: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Any:
     wide, source = _wide(y, x)
+    # Of a single channel of the result the vectors would be empty but for one number.
+    alone = groups > 1 and size[0] == groups and math.prod(y.shape[2:]) > _FEW_WINDOWS
+    if _is_compiled(wide, size[2:]) and not alone:
+        result = np.empty(tuple(size), wide.dtype)
+        operands = *_contiguous(wide, source), result
+        if _core.correlate(*operands, tuple(stride), tuple(padding), tuple(dilation), groups):
+            return result.astype(y.dtype, copy=False)
     columns, counts = _columns(source, size[2:], (stride, padding, dilation, groups))
     if counts != y.shape[2:]:
         raise RuntimeError(

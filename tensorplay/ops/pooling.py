@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from tensorplay import _dtype
+from tensorplay import _dtype, _native
 from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.ops.arrangement import pad
 from tensorplay.ops.convolution import per_dimension
 from tensorplay.ops.joining import stack
 from tensorplay.ops.movement import Ints, reshape
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
-from tensorplay.ops.selection import gather
+from tensorplay.ops.selection import gather, int_tensor
 from tensorplay.ops.strided import unfold
 
 __all__: list[str] = []
@@ -88,6 +88,12 @@ def _max_pool(
     n = len(kernel)
     sizes, lead = x.shape[-n:], x.shape[:-n]
     counts = _counts(sizes, (kernel, stride, padding, dilation), ceil_mode=ceil_mode)
+    if _native.core is not None and x.dtype.char in "fd":
+        shape = (*lead, *counts)
+        found = np.empty(shape, x.dtype), np.empty(shape, np.int64)
+        geometry = map(tuple, (kernel, stride, padding, dilation))
+        if _native.core.pool_largest(np.ascontiguousarray(x), *found, *geometry):
+            return found
     reach = [
         (c - 1) * s + d * (k - 1) + 1
         for c, s, d, k in zip(counts, stride, dilation, kernel, strict=True)
@@ -109,11 +115,16 @@ def _max_pool(
     flat = view.reshape(*lead, *counts, math.prod(kernel))
     best = flat.argmax(-1)  # the first of equal ones, and of NaN
     values = np.take_along_axis(flat, best[..., None], -1)[..., 0]
-    inside = np.unravel_index(best, kernel)
-    places: Any = np.zeros((), np.int64)
-    for d in range(n):
+    chosen, first, outside = [], [], np.zeros((), np.bool_)
+    for d, inside in enumerate(np.unravel_index(best, kernel)):
         start = np.arange(counts[d]).reshape((-1,) + (1,) * (n - d - 1)) * stride[d] - padding[d]
-        places = places * sizes[d] + (start + inside[d] * dilation[d])
+        chosen.append(start + inside * dilation[d])
+        first.append(np.maximum(-start, 0) // -dilation[d] * -dilation[d] + start)
+        outside = outside | (chosen[d] < 0) | (chosen[d] >= sizes[d])
+    places: Any = np.zeros((), np.int64)
+    for size, here, other in zip(sizes, chosen, first, strict=True):
+        # Padding wins where all is as low: then it is the first of the elements.
+        places = places * size + np.where(outside, other, here)
     return values, np.ascontiguousarray(places, np.int64)
 
 
@@ -121,19 +132,47 @@ def _flat(x: Any, n: int) -> Any:
     return reshape.apply((x, (*x.shape[:-n], math.prod(x.shape[-n:]))))
 
 
+def _sum_at(x: Any, places: Any, size: Ints) -> Any:
+    lead = x.shape[: x.ndim - len(size)]
+    wide = x.astype(np.float32) if x.dtype in _dtype.NARROW else x
+    out = np.zeros((math.prod(lead), math.prod(size)), wide.dtype)
+    values, where = (np.ascontiguousarray(a).reshape(len(out), -1) for a in (wide, places))
+    if _native.core is None or not _native.core.add_at_places(out, where, values):
+        np.add.at(out, (np.arange(len(out))[:, None], where), values)
+    return out.reshape(*lead, *size).astype(x.dtype, copy=False)
+
+
+def _read_at(x: Any, places: Any, n: int) -> Any:
+    """Return the elements of the last `n` dimensions, counted through, at `places`."""
+    picked = gather.apply((_flat(x, n), x.ndim - n, _flat(places, n)))
+    return reshape.apply((picked, tuple(places.shape)))
+
+
+# The places were found by an operator, so that they are in range.
+sum_at = Primitive(
+    "_sum_at(Tensor input, Tensor places, int[] size) -> Tensor",
+    "Sums of the elements of each channel at their places in `size`, zeros elsewhere.",
+    _sum_at,
+    rule=lambda x, places, size: Spec((*x.shape[: x.ndim - len(size)], *size), x.dtype),
+    vjp={"input": Vjp(lambda g, s: _read_at(g, s.places, len(s.size)), "places")},
+    jvp="linear",
+    check_first=False,
+    function=False,
+    method=False,
+    samples=lambda make: [
+        Sample((make(2, 3), int_tensor([[0, 2, 0], [4, 1, 2]]), (5,)), name="1d"),
+        Sample((make(1, 2, 2), int_tensor([[[0, 5], [5, 1]]]), (2, 3)), name="2d"),
+        Sample((make(2, 0), int_tensor([[], []]), (3,)), name="none"),
+    ],
+)
+
+
 def _max_grad(g: Any, s: Any) -> Any:
-    x, n = s.specs["input"], len(s.kernel_size)
-    value, places = _flat(g[0], n), _flat(s.out[1], n)
-    lead = x.shape[:-n]
-    zeros = value.new_zeros((*lead, math.prod(x.shape[-n:])))
-    return reshape.apply((zeros.scatter_add(len(lead), places, value), x.shape))
+    return sum_at.apply((g[0], s.out[1], s.specs["input"].shape[-len(s.kernel_size) :]))
 
 
 def _max_jvp(t: Any, s: Any) -> Any:
-    n = len(s.kernel_size)
-    places = s.out[1]
-    picked = gather.apply((_flat(t.input, n), t.input.ndim - n, _flat(places, n)))
-    return reshape.apply((picked, tuple(places.shape))), None
+    return _read_at(t.input, s.out[1], len(s.kernel_size)), None
 
 
 max_windows = Primitive(

@@ -23,6 +23,9 @@ from tensorplay.ops.piecewise import maximum, minimum
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 from tensorplay.ops.quick import MOST_OF_A_SMALL_SUM
 
+# Elements of a run of memory whose sum of its own is worth a pass.
+_LEAST_OF_A_RUN: Final = 32
+
 __all__ = [
     "WIDER",
     "ValuesIndices",
@@ -233,8 +236,22 @@ def add_up(
         and count_of(x, axes) > MOST_OF_A_SMALL_SUM
         and not _along_memory(x, axes)
     ):
+        inner = _trailing(x, axes)
+        if inner:
+            # First in pairs along the memory, then what few sums are left, across it.
+            along = add(x, axis=inner, keepdims=True, dtype=working)
+            return add(along, axis=axes, keepdims=keepdim, dtype=wider).astype(working)
         return add(x, axis=axes, keepdims=keepdim, dtype=wider).astype(working)
     return add(x, axis=axes, keepdims=keepdim, dtype=working)
+
+
+def _trailing(x: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the summed dimensions at the end, if they are runs of memory that are worth it."""
+    first = x.ndim
+    while first - 1 in axes:
+        first -= 1
+    few = math.prod(x.shape[first:]) < _LEAST_OF_A_RUN
+    return () if few or not x.flags.c_contiguous else tuple(range(first, x.ndim))
 
 
 def _along_memory(x: Any, axes: tuple[int, ...]) -> bool:

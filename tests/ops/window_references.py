@@ -253,6 +253,14 @@ def adaptive_max(n: int) -> Callable[..., Any]:
     return reference
 
 
+def sum_at(x: Any, places: Any, size: Any) -> Any:
+    lead = x.shape[: x.ndim - len(size)]
+    out = np.zeros((*lead, *size))
+    for at in np.ndindex(*x.shape):
+        out[at[: len(lead)]].reshape(-1)[places[at]] += x[at]
+    return out
+
+
 WINDOWS: dict[str, Callable[..., Any]] = {
     "_convolution": convolution,
     "_convolution_to_input": to_input,
@@ -261,6 +269,7 @@ WINDOWS: dict[str, Callable[..., Any]] = {
     "conv2d": conv,
     "conv3d": conv,
     "_max_pool": lambda *args: max_pool(0)(*args, pair=True),
+    "_sum_at": sum_at,
     "max_pool1d": max_pool(1),
     "max_pool2d": max_pool(2),
     "avg_pool1d": avg_pool(1),

@@ -2,6 +2,7 @@
 #include "engine.h"
 #include "launch.h"
 #include "layout.h"
+#include "windows.h"
 
 namespace {
 
@@ -9,7 +10,7 @@ using namespace tensorplay;
 
 // What the Python code beside the extension expects of it: raised, here and in `_native/__init__.py`,
 // whenever either side changes in a way that the other has to know.
-constexpr long kInterface = 3;
+constexpr long kInterface = 4;
 
 int current_stream(int32_t, int32_t, void** out) {
   *out = nullptr;  // the cpu has no streams
@@ -77,6 +78,20 @@ PyMethodDef methods[] = {
     {"call_keeping", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_keeping)),
      METH_FASTCALL,
      "call_keeping(function, *args): call a function whose large arrays are made of such memory."},
+    {"convolve", convolve, METH_VARARGS,
+     "convolve(x, w, out, stride, padding, dilation, groups, level=-1): write a convolution of arrays "
+     "in C order and return True; False where NumPy has to compute it."},
+    {"correlate", correlate, METH_VARARGS,
+     "correlate(y, x, out, stride, padding, dilation, groups, level=-1): the same of its adjoint in "
+     "the weight."},
+    {"tile_levels", tile_levels, METH_NOARGS,
+     "How many widths of vectors convolutions can be computed with here, 0 if none."},
+    {"pool_largest", pool_largest, METH_VARARGS,
+     "pool_largest(x, values, places, kernel, stride, padding, dilation): write the largest elements "
+     "of windows and return True; False where NumPy has to find them."},
+    {"add_at_places", add_at_places, METH_VARARGS,
+     "add_at_places(out, places, values): add numbers to elements of the last dimension and return "
+     "True; False, before anything changed, where NumPy has to."},
     {"kept_memory", memory_kept, METH_O,
      "Bytes of freed results that are kept for new ones; a true argument gives them back."},
     {nullptr, nullptr, 0, nullptr},
@@ -96,7 +111,7 @@ PyMODINIT_FUNC PyInit__core() {
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
       !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
       !prepare_operator_call(module) || !prepare_grad_mode(module) ||
-      !prepare_short_ways(module) || capsule == nullptr ||
+      !prepare_short_ways(module) || !prepare_windows() || !prepare_pooling() || capsule == nullptr ||
       PyModule_AddIntConstant(module, "interface", kInterface) != 0 ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);
