@@ -383,6 +383,12 @@ def arange(
     ------
     RuntimeError
         `step` is zero or leads away from `end`.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> tp.arange(0, 1, 0.25)
+    tensor([0.00, 0.25, 0.50, 0.75])
     """
     if end is None:
         start, end = 0, start
@@ -636,6 +642,13 @@ def tensor(
         `data` holds something that is no number.
     ValueError
         The sequences are ragged, or a number is out of range.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> tp.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    tensor([[1., 2.],
+            [3., 4.]], requires_grad=True)
     """
     d = None if dtype is None else _dtype.as_dtype(dtype, "tensor")
     if isinstance(data, Tensor) and data.is_meta:

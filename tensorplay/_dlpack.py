@@ -356,6 +356,16 @@ def from_numpy(array: Any) -> Tensor:
         `array` is no NumPy array, masked, or of a type without counterpart (object, text, dates).
     ValueError
         Its elements do not lie whole elements apart, as in a field of a structured array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tensorplay as tp
+    >>> a = np.zeros(2)
+    >>> x = tp.from_numpy(a)
+    >>> a[0] = 5.0
+    >>> x
+    tensor([5., 0.], dtype=tensorplay.float64)
     """
     if not isinstance(array, np.ndarray):
         message = (

@@ -83,6 +83,12 @@ def fftfreq(
     -------
     Tensor
         Vector of `n` elements: 0, the positive ones, then the negative ones.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> tp.fft.fftfreq(4, d=0.5)
+    tensor([ 0.0,  0.5, -1.0, -0.5])
     """
     options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
     return _frequencies("fft_fftfreq", n, d, np.fft.fftfreq, **options)

@@ -242,6 +242,12 @@ def norm(
     -------
     Tensor
         Real; without the dimensions that it was taken over, unless `keepdim`.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> tp.linalg.norm(tp.tensor([3.0, 4.0]))
+    tensor(5.)
     """
     A = _tensor("linalg_norm", "A", A)
     matrices = (dim is None and A.ndim == 2) or (isinstance(dim, Sequence) and len(dim) == 2)

@@ -69,6 +69,7 @@ class TensorPlayFunctionMode:
 
     Examples
     --------
+    >>> import tensorplay
     >>> class Names(TensorPlayFunctionMode):
     ...     def __tensorplay_function__(self, func, types, args=(), kwargs=None):
     ...         names.append(resolve_name(func))

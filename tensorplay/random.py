@@ -135,6 +135,14 @@ def manual_seed(seed: int) -> Generator:
     -------
     Generator
         The default one.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> first = tp.manual_seed(0) and tp.rand(3)
+    >>> again = tp.manual_seed(0) and tp.rand(3)
+    >>> bool((first == again).all())
+    True
     """
     return default_generator.manual_seed(seed)
 

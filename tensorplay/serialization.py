@@ -219,6 +219,16 @@ def save(obj: Any, f: Any) -> None:
     Notes
     -----
     Gradients and history are not saved; tensors of a subclass are saved as tensors.
+
+    Examples
+    --------
+    >>> import io
+    >>> import tensorplay as tp
+    >>> file = io.BytesIO()
+    >>> tp.save({"weight": tp.ones(2)}, file)
+    >>> _ = file.seek(0)
+    >>> tp.load(file)
+    {'weight': tensor([1., 1.])}
     """
     if _safetensors.is_name(f):
         _write(f, lambda stream: stream.write(_safetensors.dumps(obj)))

@@ -63,6 +63,11 @@ def assert_close(
     ------
     AssertionError
         With the number of elements that differ and the worst of them.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> tp.testing.assert_close(tp.tensor([0.1]) + 0.2, tp.tensor([0.3]))
     """
     options: dict[str, Any] = {
         "rtol": rtol, "atol": atol, "equal_nan": equal_nan, "check_device": check_device,
@@ -144,8 +149,8 @@ def make_tensor(
 
     Parameters
     ----------
-    shape
-        Sizes.
+    *shape
+        The shape, as numbers or as one sequence.
     dtype, device
         Of the result.
     low, high
@@ -156,6 +161,11 @@ def make_tensor(
         Whether neighbours along the last dimension lie two elements apart.
     exclude_zero
         Whether zeros become the smallest positive number of the type (1 for integers).
+
+    Returns
+    -------
+    Tensor
+        Of `shape`.
     """
     size = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     d = _dtype.as_dtype(dtype, "make_tensor")

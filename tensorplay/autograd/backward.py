@@ -252,6 +252,13 @@ def grad(
         An input was not used and `allow_unused` is not set, or a reason of `backward`.
     ValueError
         `materialize_grads` together with ``allow_unused=False``.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> x = tp.tensor(3.0, requires_grad=True)
+    >>> tp.autograd.grad(x * x, x)
+    (tensor(6.),)
     """
     if not only_inputs:
         warnings.warn("[grad] only_inputs=False has no effect.", FutureWarning, stacklevel=2)

@@ -155,7 +155,17 @@ class _GradMode(_Base):  # type: ignore[misc]  # which one it is is known at run
 
 
 class no_grad(_GradMode):  # noqa: N801 - the field's spelling
-    """Nothing is recorded inside: ``with no_grad():`` or ``@no_grad()``."""
+    """Nothing is recorded inside: ``with no_grad():`` or ``@no_grad()``.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> x = tp.ones(2, requires_grad=True)
+    >>> with tp.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
 
 
 class enable_grad(_GradMode):  # noqa: N801

@@ -137,7 +137,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     ----------
     func
         Function of `primals`.
-    primals
+    *primals
         Tensors, or nested structures of them.
     has_aux
         Whether `func` returns ``(output, aux)``, of which only the first is differentiated.
@@ -283,6 +283,12 @@ def grad(
     ------
     RuntimeError
         As in `grad_and_value`.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> tp.func.grad(lambda x: x**3)(tp.tensor(2.0))
+    tensor(12.)
     """
     both = grad_and_value(func, argnums, has_aux)
 
@@ -438,7 +444,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
     ----------
     func
         Function of `primals`.
-    primals
+    *primals
         Tensors, or nested structures of them.
 
     Returns

@@ -54,6 +54,12 @@ def vmap(
         When called: sizes differ, no argument is batched, or a structure does not fit.
     RuntimeError
         When called: a random operator in mode ``"error"``, or values are read.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> tp.func.vmap(tp.dot)(tp.ones(4, 3), tp.ones(4, 3))
+    tensor([3., 3., 3., 3.])
     """
     if randomness not in {"error", "same", "different"}:
         message = (

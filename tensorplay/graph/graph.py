@@ -29,10 +29,12 @@ class Graph:
 
     Examples
     --------
+    >>> import tensorplay
+    >>> from tensorplay.graph import Graph, GraphModule
     >>> graph = Graph()
     >>> x = graph.placeholder("x")
     >>> y = graph.call_function(tensorplay.relu, (x,))
-    >>> graph.output(y)
+    >>> _ = graph.output(y)
     >>> GraphModule({}, graph)(tensorplay.tensor([-1.0, 2.0]))
     tensor([0., 2.])
     """

@@ -47,6 +47,8 @@ class GraphModule:
         their names.
     graph
         The steps. After a change of the graph, `recompile` makes the function anew.
+    class_name
+        Name of the class in the printed code.
 
     Attributes
     ----------

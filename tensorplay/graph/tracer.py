@@ -36,7 +36,7 @@ class Tracer:
 
     Examples
     --------
-    >>> print(Tracer().trace(lambda x, y: (x + y).relu()).code)
+    >>> print(Tracer().trace(lambda x, y: (x + y).relu()).code.rstrip())
     def forward(self, x, y):
         add = operator.add(x, y)
         relu = add.relu()

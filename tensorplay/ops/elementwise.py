@@ -48,6 +48,12 @@ def result_type(*operands: Any) -> dtype:
     -------
     dtype
         By category and then by what has dimensions: tensor, 0-d tensor, number.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> tp.result_type(tp.ones(2, dtype=tp.int32), 1.5)
+    tensorplay.float32
     """
     groups: tuple[list[dtype], list[dtype], list[dtype]] = ([], [], [])
     for x in operands:

@@ -538,6 +538,13 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Any, ...]:
         They do not broadcast together.
     TypeError
         One is no tensor.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> a, b = tp.broadcast_tensors(tp.ones(3, 1), tp.zeros(2))
+    >>> a.shape, b.shape
+    (Size([3, 2]), Size([3, 2]))
     """
     from tensorplay.ops.elementwise import broadcast_shapes
 

@@ -38,6 +38,16 @@ class SGD(Optimizer):
     ------
     ValueError
         A negative option, or `nesterov` without momentum or with dampening.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> x = tp.tensor([1.0], requires_grad=True)
+    >>> optimizer = tp.optim.SGD([x], lr=0.5)
+    >>> (x * x).sum().backward()
+    >>> optimizer.step()
+    >>> x.detach()
+    tensor([0.])
     """
 
     def __init__(

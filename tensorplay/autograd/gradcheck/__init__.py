@@ -166,6 +166,13 @@ def gradcheck(
         or not finite.
     AssertionError
         The flags contradict each other, or the shape of the outputs depends on the values.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> x = tp.tensor([0.5, -1.0], dtype=tp.float64, requires_grad=True)
+    >>> bool(tp.autograd.gradcheck(lambda t: (t * t).sin(), (x,)))
+    True
     """
     options = Options(
         eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes, check_batched_grad,
@@ -229,6 +236,20 @@ def gradcheck_report(
     - ``inconclusive``: ``precision``, ``not_finite``;
     - ``error``: ``bad_input`` (what the check was given), ``output_unstable`` (the outputs change
       shape or type), ``exception`` (what the function or a formula raised).
+
+    Parameters
+    ----------
+    func, inputs, eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes
+        As for `gradcheck`.
+    check_batched_grad, check_batched_forward_grad, check_forward_ad, check_backward_ad
+        As for `gradcheck`.
+    fast_mode, masked, kwargs
+        As for `gradcheck`.
+
+    Returns
+    -------
+    GradcheckReport
+        Verdict, findings, the worst element, and both matrices; true if the gradient is right.
 
     Raises
     ------
@@ -314,7 +335,8 @@ def gradgradcheck(
 
     Parameters
     ----------
-    func, inputs, eps, atol, rtol, raise_exception, nondet_tol, check_undefined_grad, \
+    func, inputs, eps, atol, rtol, raise_exception, nondet_tol, check_undefined_grad
+        As in `gradcheck`.
     check_grad_dtypes, check_batched_grad, fast_mode, masked, kwargs
         As in `gradcheck`.
     grad_outputs

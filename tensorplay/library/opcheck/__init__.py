@@ -97,7 +97,7 @@ def opcheck(
     ...     return x[:1].clone()
     >>> @first.register_fake
     ... def _(x):
-    ...     return x.new_empty((1,))
+    ...     return x.new_empty((min(1, x.shape[0]),))
     >>> tp.library.opcheck(first, (tp.arange(4.0),))
     {}
     """

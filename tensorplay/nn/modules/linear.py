@@ -79,6 +79,13 @@ class Linear(Module):
     ------
     TypeError, ValueError
         A size that is no integer, or negative.
+
+    Examples
+    --------
+    >>> import tensorplay as tp
+    >>> layer = tp.nn.Linear(3, 2)
+    >>> layer(tp.ones(5, 3)).shape
+    Size([5, 2])
     """
 
     weight: Parameter

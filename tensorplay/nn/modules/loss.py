@@ -56,6 +56,9 @@ class MSELoss(_Loss):
         ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
     """
 
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(input, target, reduction=self.reduction)
 
@@ -68,6 +71,9 @@ class L1Loss(_Loss):
     reduction
         ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
     """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(reduction)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.l1_loss(input, target, reduction=self.reduction)

@@ -46,6 +46,11 @@ def weight_norm(module: ModuleT, name: str = "weight", dim: int | None = 0) -> M
     dim
         The dimension along which lengths differ; None for a single length.
 
+    Returns
+    -------
+    Module
+        `module` itself.
+
     Raises
     ------
     AttributeError

@@ -144,8 +144,15 @@ def load_inline(name: str, **options: Unpack[LoadInlineOptions]) -> Module:
 def build_inline(name: str, **options: Unpack[BuildInlineOptions]) -> str:
     """Compile C++ or CUDA given as text without loading it.
 
-    Parameters are those of `load_inline`, and ``output``: the name of the file; with the suffix
-    ``.o`` the result is an object file, with the engine's own headers and export macro.
+    Parameters
+    ----------
+    name, cpp_sources, cuda_sources, functions, embed_cubin, backend, build_directory
+        As for `load_inline`.
+    output
+        Name of the file; with the suffix ``.o`` the result is an object file, with the engine's own
+        headers and export macro.
+    extra_cflags, extra_cuda_cflags, extra_ldflags, extra_include_paths
+        As for `load_inline`.
 
     Returns
     -------
@@ -172,6 +179,11 @@ def load(name: str, **options: Unpack[LoadOptions]) -> Module:
         As for `load_inline`.
     backend, keep_module_alive
         As for `load_inline`.
+
+    Returns
+    -------
+    Module
+        Its functions are attributes.
     """
     keep = options.pop("keep_module_alive", None)
     return _files(name, load, options).load(keep_module_alive=keep)
@@ -181,8 +193,14 @@ def load(name: str, **options: Unpack[LoadOptions]) -> Module:
 def build(name: str, **options: Unpack[BuildOptions]) -> str:
     """Compile source files as they are without loading the result.
 
-    Parameters are those of `load`, and ``output``: the name of the file; with the suffix ``.o`` the
-    sources are only merged into one object file.
+    Parameters
+    ----------
+    name, sources, cpp_files, cuda_files, backend, build_directory
+        As for `load`.
+    output
+        Name of the file; with the suffix ``.o`` the sources are only merged into one object file.
+    extra_cflags, extra_cuda_cflags, extra_ldflags, extra_include_paths
+        As for `load`.
 
     Returns
     -------
