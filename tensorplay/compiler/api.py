@@ -186,6 +186,8 @@ def explain(f: Callable[..., Any], *extra: Any, **options: Any) -> Callable[...,
     ----------
     f
         A function, or a compiled one, whose settings are kept.
+    *extra
+        Nothing; arguments of the call go into the second pair of parentheses.
     **options
         Settings of `compile`.
 
