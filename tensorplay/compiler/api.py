@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tensorplay._detours import watching
 from tensorplay.compiler.backends import BUILT_IN, lookup_backend
 from tensorplay.compiler.capture import capturing
-from tensorplay.compiler.function import CompiledFunction, Options, disabled
+from tensorplay.compiler.function import CompiledFunction, Options, all_compiled, disabled
 from tensorplay.compiler.reports import Explanation
 from tensorplay.compiler.watch import CONSTANTS
 
@@ -30,8 +29,6 @@ _MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-
 
 #: Elements below which a call costs more than its steps.
 SMALL: Final = 1 << 14
-
-_made: Final[weakref.WeakSet[CompiledFunction]] = weakref.WeakSet()
 
 
 def compile(
@@ -126,9 +123,7 @@ def compile(
             return function
         if isinstance(function, CompiledFunction):
             function = function.__wrapped__
-        made = CompiledFunction(function, settings, name)
-        _made.add(made)
-        return made
+        return CompiledFunction(function, settings, name)
 
     return decorate if model is None else decorate(model)
 
@@ -267,8 +262,8 @@ def is_exporting() -> bool:
 
 def reset() -> None:
     """Forget all programs of all compiled functions."""
-    for made in list(_made):
-        made.reset()
+    for function in list(all_compiled):
+        function.reset()
 
 
 def disable(

@@ -7,7 +7,7 @@ import gc
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -178,10 +178,15 @@ def capture(
     if isinstance(function, (types.FunctionType, types.MethodType, functools.partial)):
         watch.add_argument(function)  # its defaults, too
     try:
-        return _run(function, leaves, given, structure, recorder, watch)
+        found = _run(function, leaves, given, structure, recorder, watch)
     except BaseException:
+        watch.clean_caches()
         undo(list(watch.guards.values()))
         raise
+    cached = watch.clean_caches()
+    if cached is not None:
+        raise recorder.refuse(f"keeps a tensor in the cache of {cached} (functools.lru_cache)")
+    return found
 
 
 def _run(
@@ -252,13 +257,10 @@ def _results(
     structure: Any,
     result: Any,
 ) -> Captured:
-    after, after_structure = flatten((args, kwargs))
+    after, after_structure = flatten((args, kwargs), known=True)
     if after_structure != structure or any(a is not g for a, g in zip(after, given, strict=True)):
         raise recorder.refuse("changes a list or dictionary that it was given")
-    kind = _unusual(result)
-    if kind is not None:
-        raise recorder.refuse(f"returns a {kind.__name__}")
-    flat, out_structure = flatten(result)
+    flat, out_structure = flatten(result, known=True)
     roots: list[Root] = []
     by_memory: dict[int, int] = {}
     outputs = [_output(recorder, watch, x, leaves, given, roots, by_memory) for x in flat]
@@ -278,17 +280,6 @@ def _results(
         recorder, watch, out_structure, outputs, roots, writes, outside,
         set(recorder.graph.nodes),
     )  # fmt: skip
-
-
-def _unusual(value: Any) -> type | None:
-    """Return the kind of a mapping in a result that would come back as a plain dictionary."""
-    if isinstance(value, Mapping):
-        if type(value) is not dict:
-            return type(value)
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return next((k for k in map(_unusual, value) if k is not None), None)
-    return None
 
 
 def _output(

@@ -12,6 +12,7 @@ from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.compiler.capture import Captured
 from tensorplay.compiler.guards import same
+from tensorplay.compiler.layouts import order_of
 from tensorplay.compiler.partition import Parts, checks, owned, partition, without
 from tensorplay.compiler.watch import Guard
 from tensorplay.graph.effects import write_part
@@ -306,7 +307,7 @@ def signature(captured: Captured) -> Signature:
             return (v._dtype, len(shape), True)
         sizes.extend(v.stride())
         are_sizes.extend([True] * len(shape))
-        return (v._dtype, len(shape), False)
+        return (v._dtype, len(shape), order_of(shape, array.strides) or False)
 
     def argument(a: Any, name: str | None) -> Any:
         kind = a.__class__

@@ -23,6 +23,7 @@ from tensorplay.autograd import grad_mode
 from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.autograd.saved_tensors import Strong
+from tensorplay.compiler.layouts import laid_out, order_of
 from tensorplay.compiler.sources import is_library, user_line
 from tensorplay.compiler.traced import Step, TracedArray, traced
 from tensorplay.graph.effects import MutatingCall, write_part
@@ -110,6 +111,8 @@ class Recorder:
         self._last_input: Node | None = None
         self._kept: list[Any] = []  # so that identities stay what they are
         self.paused = False
+        self.repeats = True  # whether a run that failed may be repeated: no declared effects
+        self.draws: list[random.Generator] = []  # what random numbers come from
 
     # --- refusals ---------------------------------------------------------------------------
 
@@ -266,10 +269,23 @@ class Recorder:
 
     def _record_call(self, primitive: Primitive, values: list[Any]) -> Any:
         """Leave a node for an operator, and return its results without history."""
-        result = primitive.rule(*primitive.specs(values))
+        try:
+            result = primitive.rule(*primitive.specs(values))
+        except NotImplementedError as error:
+            if "device meta" not in str(error):
+                raise
+            raise self.refuse(
+                f"calls {primitive.name.strip('_')}(), whose result has a size that depends on "
+                "values,", "Leave it outside: what comes before and after can be compiled apart."
+            ) from error  # fmt: skip
         many = not isinstance(result, Spec)
         specs = tuple(result) if many else (result,)
+        if not primitive.view:
+            specs = laid_out(primitive, values, specs)
         node = self._node(primitive, values, specs if many else specs[0])
+        for argument, value in zip(primitive.schema.arguments, values, strict=True):
+            if argument.type.base == "Generator":
+                self._draw(value)
         nodes = self._parts(node, specs) if many else [node]
         outs = []
         for number, (spec, part) in enumerate(zip(specs, nodes, strict=True)):
@@ -374,6 +390,8 @@ class Recorder:
             node.meta["source"] = line
         if written or definition.effect is not None:
             node.meta["effect"] = True
+        if definition.effect is not None:
+            self.repeats = False
         if len(flat) == 1 and not written:
             node.meta["val"] = meta_of(specs[0])
             nodes = [node]
@@ -456,6 +474,10 @@ class Recorder:
         owner = array.memory.owner
         if isinstance(owner, Input):
             owner.written = True
+        elif array.root is None:
+            there = node.meta["val"]._array
+            if order_of(array.shape, array.strides) != order_of(there.shape, there.strides):
+                node = self.write_part(array.node(), (), node)  # on the memory that it has
         array.store(node)
 
     def _simple(self, target: Any, args: tuple[Any, ...], spec: Any) -> Node:
@@ -581,6 +603,7 @@ class Recorder:
         node.meta["val"] = meta_of(spec)
         if function in _RANDOM:
             node.meta["effect"] = True
+            self._draw(plain.get("generator"))
         line = user_line()
         if line is not None:
             node.meta["source"] = line
@@ -588,6 +611,11 @@ class Recorder:
         if wants_grad:
             result._requires_grad = True
         return result
+
+    def _draw(self, generator: random.Generator | None) -> None:
+        source = random.default_generator if generator is None else generator
+        if not any(g is source for g in self.draws):
+            self.draws.append(source)
 
     def _without_tensors(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

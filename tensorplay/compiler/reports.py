@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tensorplay.compiler.function import Binding
+    from tensorplay.compiler.binding import Binding
     from tensorplay.compiler.program import Program
 
 __all__ = ["CompileReport", "Event", "Explanation", "ProgramReport", "RegionReport"]

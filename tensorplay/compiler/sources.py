@@ -10,7 +10,7 @@ from typing import Final
 
 from tensorplay.library.owners import line_of
 
-__all__ = ["is_captured", "is_library", "user_frame", "user_line"]
+__all__ = ["is_captured", "is_library", "line_of_error", "user_frame", "user_line"]
 
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1]) + os.sep
 _MODULES: Final = _PACKAGE + "nn" + os.sep
@@ -74,3 +74,15 @@ def user_line() -> str | None:
     if frame is None:
         return None
     return line_of(frame.f_code, frame.f_lineno)
+
+
+def line_of_error(error: BaseException) -> str | None:
+    """Return the line of the user's code that raised an error, None if there is none."""
+    found = None
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if not code.co_filename.startswith((_PACKAGE, *_SYNTHETIC)):
+            found = line_of(code, step.tb_lineno)
+        step = step.tb_next
+    return found

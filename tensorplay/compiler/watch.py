@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import enum
 import functools
+import gc
 import inspect
 import sys
 import types
@@ -94,6 +95,7 @@ class Watch:
         self.guards: dict[Any, Guard] = {}
         #: Tensors from outside, by identity, each with the guard that finds it, if one does.
         self.tensors: dict[int, tuple[Tensor, Guard | None]] = {}
+        self._caches: dict[int, tuple[Any, int]] = {}  # functools.lru_cache, with its misses
         self.literals: set[str] = set()  # numbers that the code names
         self.backward_line: str | None = None  # of the last backward pass in the run
         self._outer: dict[int, Any] = {}  # objects from outside
@@ -234,8 +236,6 @@ class Watch:
         return value if id(value) in self._outer or name == "__class__" else _MISSING
 
     def _find_functions(self, code: types.CodeType) -> None:
-        import gc
-
         for function in gc.get_referrers(code):
             if isinstance(function, types.FunctionType) and function.__closure__:
                 self.add_function(function)
@@ -388,6 +388,8 @@ class Watch:
             )
         if isinstance(value, (types.FunctionType, functools.partial, types.MethodType)):
             self._function(value, text, where)
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self._caches[id(value)] = value, value.cache_info().misses
         elif isinstance(value, (list, tuple, set, frozenset, dict)):
             self._container(value, text, where)
         elif isinstance(value, (type, types.ModuleType)):
@@ -428,6 +430,8 @@ class Watch:
         if isinstance(value, types.MethodType):
             self.escape(value.__self__, text, where)
             self.add_function(value.__func__)
+            if isinstance(value.__func__, functools._lru_cache_wrapper):
+                self.escape(value.__func__, text, where)
             return
         self.add_function(value)
         wrapped = getattr(value, "__wrapped__", None)
@@ -469,6 +473,15 @@ class Watch:
                 value, (type, types.ModuleType, types.FunctionType, Tensor)
             ):
                 self._deep(value, f"{text}.{name}", where)
+
+    def clean_caches(self) -> str | None:
+        """Empty the caches of functions in which the run left stand-ins; return one's name."""
+        found = None
+        for cached, misses in self._caches.values():
+            if cached.cache_info().misses != misses and _holds_traced(gc.get_referents(cached)):
+                cached.cache_clear()
+                found = str(getattr(cached, "__name__", "a function"))
+        return found
 
     def settle(self) -> None:
         """Guard the attributes that are read behind values that are not known."""
@@ -547,6 +560,21 @@ class Watch:
         guard = self.guards[place] = Guard(kind, holder, key, value, text)
         if isinstance(value, Tensor) and kind != "content":
             self._tensor(value, guard)
+
+
+def _holds_traced(values: list[Any]) -> bool:
+    """Tell whether a tensor of a capture is among values, or what containers among them hold."""
+    stack = list(values)
+    seen: set[int] = set()
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Tensor):
+            if value._array.__class__ is TracedArray:
+                return True
+        elif isinstance(value, (list, tuple, dict, set)) and id(value) not in seen:
+            seen.add(id(value))
+            stack.extend(value.values() if isinstance(value, dict) else value)
+    return False
 
 
 def _own(holder: Any) -> Any:

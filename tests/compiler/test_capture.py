@@ -235,7 +235,7 @@ REFUSED = {
     "which talks to the world": lambda x: input and x * 1,
     "data_ptr": lambda x: x * (x.data_ptr() > 0),
     "shares the memory of a NumPy array": lambda x: x + tp.from_numpy(ARRAY),
-    "is unknown": lambda x: x[x > 1],
+    "nonzero(), whose result has a size": lambda x: x[x > 1],
     "tolist()": lambda x: x * len(tp.cat([x] * 100).tolist()),
     "returns a object": lambda x: (x, object()),
 }

@@ -19,6 +19,7 @@ from tensorplay.compiler.cpp.ir import Loop
 from tensorplay.compiler.cpp.launch import Destination, Shape, bind
 from tensorplay.compiler.cpp.partition import Group, build_loop, partition, spec
 from tensorplay.compiler.cpp.report import Region, Report
+from tensorplay.compiler.layouts import order_of, relaid
 from tensorplay.graph.effects import write
 from tensorplay.graph.graph_module import GraphModule, look_up
 from tensorplay.graph.node import Node, map_arg, target_name
@@ -404,6 +405,7 @@ class _Plan:
         back = [*step.fresh, *(v for v, _ in step.writes)]
         inputs = ", ".join(writer.name(n) for n in step.inputs)
         targets = ", ".join(writer.name(n) for n in back)
+        turned = any(not n.meta["val"].is_contiguous() for n in (*step.inputs, *step.fresh))
         lines += [
             f"    made = {run}({', '.join(arguments)})",
             "    if made is None:",
@@ -417,6 +419,10 @@ class _Plan:
                 f"        {writer.name(node)} = {writer.constant(wrap)}"
                 f"(made[{i}], {writer.constant(node.meta['val'].dtype)})"
                 for i, node in enumerate(step.fresh)
+            ),
+            *(
+                f"        {writer.constant(relaid)}({writer.name(node)}, {_order(node)!r})"
+                for node in (step.fresh if turned else ())
             ),
             *(f"        {writer.name(w.args[0])}._bump_version()" for _, w in step.writes),
             *(f"    {writer.name(w)} = {writer.name(w.args[0])}" for _, w in step.writes),
@@ -443,6 +449,12 @@ def _holds_nodes(value: Any) -> bool:
 
     map_arg(value, see)
     return bool(found)
+
+
+def _order(node: Node) -> tuple[int, ...] | None:
+    """Return how the result of a node lies: as the operator lays it out."""
+    array = node.meta["val"]._array
+    return order_of(array.shape, array.strides)
 
 
 def _cost(loop: Loop) -> int:

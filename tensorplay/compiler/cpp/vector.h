@@ -157,16 +157,16 @@ INLINE f64 copysign(f64 x, f64 s) {
                       (bits_as<i64>(s) & int64_t(1ull << 63)));
 }
 
-// The larger and the smaller: NaN if one is.
+// The larger and the smaller: NaN if one is, and of two zeros the second, as NumPy has it.
 template <class V>
-INLINE V maximum(V a, V b) { return (a >= b) | (a != a) ? a : b; }
+INLINE V maximum(V a, V b) { return (a > b) | (a != a) ? a : b; }
 template <class V>
-INLINE V minimum(V a, V b) { return (a <= b) | (a != a) ? a : b; }
+INLINE V minimum(V a, V b) { return (a < b) | (a != a) ? a : b; }
 // The same, but the other one if one is NaN.
 template <class V>
-INLINE V fmax(V a, V b) { return (a >= b) | (b != b) ? a : b; }
+INLINE V fmax(V a, V b) { return (a > b) | (b != b) ? a : b; }
 template <class V>
-INLINE V fmin(V a, V b) { return (a <= b) | (b != b) ? a : b; }
+INLINE V fmin(V a, V b) { return (a < b) | (b != b) ? a : b; }
 
 template <class V>
 INLINE V sign(V v) {  // of NaN, NaN; of a zero, zero

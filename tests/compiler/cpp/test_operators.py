@@ -166,3 +166,21 @@ def test_casts_give_what_numpy_gives() -> None:
             batch.add(f"float to {target}", "_cast", (x, target), {})
         batch.add(f"bool to {target}", "_cast", (whole > 1, target), {})
     batch.check({})
+
+
+@pytest.mark.parametrize("dtype", [tp.float32, tp.float64])
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin", "relu", "clamp", "abs"])
+def test_signs_of_zeros_are_those_of_the_operators(name, dtype) -> None:
+    values = [-0.0, 0.0, float("nan"), 1.0, -1.0, float("inf")]
+    x = tp.tensor([a for a in values for _ in values], dtype=dtype)
+    y = tp.tensor([b for _ in values for b in values], dtype=dtype)
+    functions = {
+        "relu": lambda a, b: a.relu(), "clamp": lambda a, b: a.clamp(min=0.0, max=0.5),
+        "abs": lambda a, b: a.abs(),
+    }  # fmt: skip
+    function = functions.get(name, getattr(tp, name, None))
+    expected = function(x, y).numpy()
+    result = tp.compile(function, backend="cpp", fullgraph=True)(x, y).numpy()
+    np.testing.assert_array_equal(result, expected)
+    numbers = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(result[numbers]), np.signbit(expected[numbers]))

@@ -1,0 +1,229 @@
+"""What serves the calls of one kind: a program, where its tensors are, and when it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from tensorplay._tensor import Tensor
+from tensorplay.autograd import grad_mode
+from tensorplay.compiler.capture import Captured, Output
+from tensorplay.compiler.derivative import CompiledNode
+from tensorplay.compiler.guards import guard_function
+from tensorplay.compiler.program import Program
+from tensorplay.compiler.watch import Guard
+from tensorplay.func.trees import flatten, unflatten
+
+__all__ = ["MISS", "Binding"]
+
+#: What a call gives where Python would decide otherwise than in the capture.
+MISS: Final = object()
+
+
+class Binding:
+    """A program for the calls of one kind: one set of shapes, and guards that hold."""
+
+    def __init__(
+        self,
+        captured: Captured,
+        program: Program,
+        leaf_numbers: dict[int, int],
+        name: str,
+    ) -> None:
+        self.program = program
+        self.name = name
+        self.guards: list[Guard] = list(captured.watch.guards.values())
+        self.live: list[Guard] = []
+        self.fixed: list[tuple[int, Tensor]] = []
+        self.sources: list[tuple[str, int]] = []  # of each input of the graph
+        for x in captured.inputs:
+            position = leaf_numbers.get(id(x.tensor))
+            if position is not None:
+                self.sources.append(("leaf", position))
+                continue
+            guard = captured.watch.tensors[id(x.tensor)][1]
+            if guard is not None:
+                self.sources.append(("live", len(self.live)))
+                self.live.append(guard)
+            else:
+                self.sources.append(("fixed", len(self.fixed)))
+                self.fixed.append((len(self.fixed), x.tensor))
+        self.guard, self.guard_text = guard_function(self.guards, self.live)
+        live = {id(g.value) for g in self.live}
+        self.outside = {i for i in captured.watch.tensors if i not in live}
+        # Of tensors that only Python looks at, and of those that no guard finds.
+        taken = {id(x.tensor) for x in captured.inputs} - {id(t) for _, t in self.fixed}
+        self.facts = [
+            (t, _facts(t)) for i, (t, _) in captured.watch.tensors.items() if i not in taken
+        ]
+        self.outputs = captured.outputs
+        self.structure = captured.structure
+        self.conditions = [c.value for c in captured.recorder.conditions]
+        self.condition_texts = [(c.construct, c.line) for c in captured.recorder.conditions]
+        self.outside_writes = captured.outside_writes
+        self.written = sorted(
+            {w[0] for w in captured.writes} | {w[0] for w in captured.outside_writes}
+        )
+        self.repeats = captured.recorder.repeats
+        self.draws = captured.recorder.draws
+        self.roots = len(captured.roots)
+        self.differentiable = captured.differentiable if captured.gradients else []
+        self.wanted = captured.wanted
+        self.only_leaves = [p for k, p in self.sources if k == "leaf"]
+        self.in_order = all(k == "leaf" for k, _ in self.sources)
+        only = self.outputs[0] if len(self.outputs) == 1 else None
+        # The commonest function: one new tensor, and nothing else.
+        self.is_single = (
+            only is not None
+            and only.kind == "root"
+            and not only.steps
+            and self.structure == flatten(0)[1]
+            and self.roots == 1
+        )
+        self.hits = 0
+
+    # --- a call -----------------------------------------------------------------------------
+
+    def tensors(self, leaves: Sequence[Any]) -> list[Tensor] | None:
+        """Return the inputs of the graph for a call, None if the guards do not hold."""
+        live = self.guard()
+        if live is None:
+            return None
+        if live or self.outside:
+            given = {id(leaves[i]) for i in self.only_leaves}
+            if not (given.isdisjoint(self.outside) and given.isdisjoint(map(id, live))):
+                return None  # an argument is also read from outside
+        for t, facts in self.facts:
+            if _facts(t) != facts:
+                return None
+        if self.in_order:
+            flat = [leaves[i] for i in self.only_leaves]
+        else:
+            flat = [
+                leaves[i] if kind == "leaf" else live[i] if kind == "live" else self.fixed[i][1]
+                for kind, i in self.sources
+            ]
+        if self.written and self._overlap(flat):
+            return None
+        return flat
+
+    def _overlap(self, flat: Sequence[Tensor]) -> bool:
+        """Tell whether something that is written lies in the memory of another input."""
+        for i in self.written:
+            mine = flat[i]._array
+            for j, other in enumerate(flat):
+                if j != i and np.may_share_memory(mine, other._array):
+                    return True
+        return False
+
+    def state(self, flat: Sequence[Tensor]) -> tuple[list[int], list[Any]]:
+        """Return versions of what is written, and states of what draws random numbers."""
+        versions = [flat[i]._shared_counter().value for i in self.written]
+        return versions, [g.get_state() for g in self.draws]
+
+    def goes_back(self, flat: Sequence[Tensor], before: tuple[list[int], list[Any]]) -> bool:
+        """Undo what a run that raised has done; false where something cannot be undone."""
+        versions, states = before
+        if not self.repeats or [flat[i]._shared_counter().value for i in self.written] != versions:
+            return False
+        for generator, state in zip(self.draws, states, strict=True):
+            generator.set_state(state)
+        return True
+
+    def decides(self, flat: list[Tensor]) -> bool:
+        """Tell whether Python decides as in the capture, before something happens for good."""
+        check = self.program.check
+        if check is None:
+            return True
+        try:
+            with grad_mode.no_grad():
+                values = check(*flat)
+        except Exception:  # noqa: BLE001 - what it would have decided otherwise is unknown
+            return False
+        return all(_equal(v._array, c) for v, c in zip(values, self.conditions, strict=True))
+
+    def run(self, flat: list[Tensor]) -> Any:
+        """Run the program on the inputs of the graph; `MISS` if Python would decide otherwise."""
+        program = self.program
+        mode = grad_mode.state
+        recording = mode.enabled
+        if recording:
+            mode.enabled = False
+            try:
+                results = program.call(*flat)
+            finally:
+                mode.enabled = True
+        else:
+            results = program.call(*flat)
+        if results.__class__ is not tuple:
+            results = tuple(results)
+        if self.conditions:
+            for value, expected in zip(results[self.roots :], self.conditions, strict=False):
+                if not _equal(value._array, expected):
+                    return MISS
+        if recording and self.differentiable:
+            self._record(flat, results)
+        if self.is_single:
+            return results[0]
+        return self._finish(flat, results, recording=recording)
+
+    def _record(self, flat: list[Tensor], results: tuple[Any, ...]) -> None:
+        program = self.program
+        first = self.roots + len(self.conditions)
+        numbers = {root: n for n, root in enumerate(self.differentiable)}
+        tensors = [results[i] for i in self.differentiable]
+        node = CompiledNode(self.name, program, flat, self.wanted, tensors, results[first:])
+        for number, tensor in enumerate(tensors):
+            tensor._grad_fn, tensor._output_nr, tensor._requires_grad = node, number, True
+        saved = {i: results[i] for kind, i in program.saved if kind == "root"}
+        if saved:
+            node.keep_results(saved, numbers)
+
+    def _finish(self, flat: list[Tensor], results: tuple[Any, ...], *, recording: bool) -> Any:
+        for position, root, recorded in self.outside_writes:
+            with grad_mode.set_grad_enabled(recorded and recording):
+                flat[position].copy_(results[root])
+        made: dict[tuple[str, int], Tensor] = {}
+        found = [self._output(x, flat, results, made, recording=recording) for x in self.outputs]
+        return unflatten(self.structure, found)
+
+    def _output(
+        self,
+        output: Output,
+        flat: list[Tensor],
+        results: tuple[Any, ...],
+        made: dict[tuple[str, int], Tensor],
+        *,
+        recording: bool,
+    ) -> Any:
+        if output.kind == "constant":
+            return output.value
+        tensor: Tensor = flat[output.index] if output.kind == "input" else results[output.index]
+        if output.detached and tensor._requires_grad:
+            place = (output.kind, output.index)
+            if place not in made:
+                made[place] = tensor.detach()
+            tensor = made[place]
+        if output.steps:
+            with grad_mode.set_grad_enabled(recording):
+                for primitive, rest, number in output.steps:
+                    out = primitive.apply((tensor, *rest))
+                    tensor = out if number is None else out[number]
+        return tensor
+
+
+def _facts(tensor: Tensor) -> tuple[Any, ...]:
+    array = tensor._array
+    return (
+        tensor._dtype,
+        array.shape,
+        array.strides,
+        tensor._requires_grad,
+        (tensor._tangent is None and array.__class__ is np.ndarray),
+    )
+
+
+def _equal(one: Any, two: Any) -> bool:
+    return bool(one.shape == two.shape and one.tobytes() == two.tobytes())

@@ -1,0 +1,118 @@
+"""How results lie in memory, which NumPy decides by how the operands lie.
+
+Shapes and types follow from rules; the order of dimensions in memory does not. Where an operand is
+not row-major, an operator is therefore asked: it runs on arrays of at most two elements along each
+dimension that lie as its operands do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorplay._quiet import restore, silence
+from tensorplay._tensor import Spec, Tensor, contiguous_strides
+
+__all__ = ["dense_strides", "laid_out", "order_of", "relaid"]
+
+Order = tuple[int, ...]
+
+
+def order_of(shape: Sequence[int], strides: Sequence[int]) -> Order | None:
+    """Return the dimensions from the slowest to the fastest in memory; None for row-major."""
+    if 0 in shape:
+        return None
+    moving = [d for d, n in enumerate(shape) if n != 1]
+    there = sorted(moving, key=lambda d: -abs(strides[d]))
+    if there == moving:
+        return None
+    places = iter(there)
+    return tuple(next(places) if n != 1 else d for d, n in enumerate(shape))
+
+
+def dense_strides(shape: Sequence[int], order: Order) -> tuple[int, ...]:
+    """Return the strides, in elements, of memory without gaps in an order of dimensions."""
+    packed = contiguous_strides(tuple(shape[d] for d in order))
+    strides = [0] * len(shape)
+    for d, step in zip(order, packed, strict=True):
+        strides[d] = step
+    return tuple(strides)
+
+
+def relaid(tensor: Tensor, order: Order | None) -> Tensor:
+    """Return a new tensor, or a copy of it, that lies in an order of dimensions."""
+    array = tensor._array
+    if order_of(array.shape, array.strides) == order:
+        return tensor
+    axes = tuple(range(array.ndim)) if order is None else order
+    made = np.empty([array.shape[d] for d in axes], array.dtype).transpose(np.argsort(axes))
+    made[...] = array
+    tensor._array = made
+    return tensor
+
+
+def laid_out(primitive: Any, values: list[Any], specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+    """Return specs of new results with the strides that they have where operands have others.
+
+    Parameters
+    ----------
+    primitive
+        The operator.
+    values
+        Its arguments.
+    specs
+        Shapes and types of its results.
+    """
+    tensors = [
+        x for v in values for x in (v if v.__class__ is list else (v,)) if isinstance(x, Tensor)
+    ]
+    if all(x._array.flags.c_contiguous for x in tensors) or primitive.schema.namespace is not None:
+        return specs
+    if any(a.type.base == "Generator" for a in primitive.schema.arguments):
+        return specs
+    small = [_small(v) for v in values]
+    token = silence()
+    try:
+        found = primitive.impl(*small)
+    except Exception:  # noqa: BLE001 - its elements or sizes do not suit: it is row-major for all
+        return specs
+    finally:
+        restore(token)
+    results = found if type(found) is tuple else (found,)
+    return tuple(_like(spec, result) for spec, result in itertools.zip_longest(specs, results))
+
+
+def _small(value: Any) -> Any:
+    """Return a small array that lies as a tensor does."""
+    if value.__class__ is list:
+        return [_small(v) for v in value]
+    if not isinstance(value, Tensor):
+        return value
+    array = value._array
+    shape = array.shape
+    strides = array.strides or contiguous_strides(shape)
+    sizes = [min(n, 2) for n in shape]
+    order = sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
+    # With a gap behind the fastest dimension where there is one, so that it is not contiguous.
+    gap = bool(order) and not array.flags.forc
+    room = [sizes[d] if strides[d] or sizes[d] < 2 else 1 for d in order]
+    if gap:
+        room[-1] += 1
+    made = np.zeros(room, value._dtype.numpy)
+    if gap:
+        made = made[..., : room[-1] - 1]
+    made = made.transpose(np.argsort(order))
+    made = made[tuple(slice(None, None, -1 if s < 0 else 1) for s in strides)]
+    return np.broadcast_to(made, sizes)
+
+
+def _like(spec: Spec, result: Any) -> Spec:
+    if spec.strides is not None or not isinstance(result, np.ndarray):
+        return spec
+    if result.shape != tuple(min(n, 2) for n in spec.shape):
+        return spec
+    order = order_of(result.shape, result.strides)
+    return spec if order is None else Spec(spec.shape, spec.dtype, dense_strides(spec.shape, order))
