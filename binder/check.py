@@ -3,12 +3,14 @@
 
 ::
 
-    python3 binder/check.py
+    python3 binder/check.py [FOLDER]
 
 A clone of the last commit is installed from ``binder/requirements.txt`` and ``binder/postBuild``
 runs in it, with a home folder of its own. Then all notebooks run once more, and no cell may need
 the compiler again. It takes a few minutes, and pip needs the network. Not covered: the image's
-operating system, conda, and the versions that the builder installs beforehand.
+operating system, conda, and the versions that the builder installs beforehand. FOLDER holds a
+clone that is installed already, as ``.ci/first_steps`` leaves it: ``repository`` with ``.venv``,
+and ``home``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,50 +56,71 @@ def fail(message: str) -> None:
     sys.exit(f"binder/check.py: {message}")
 
 
-def main() -> None:
-    """Run all steps and say how long they took."""
+def environment(venv: Path, home: Path) -> dict[str, str]:
+    """Return the variables of a bare account, and how pip reaches its index on this machine."""
+    home.mkdir(exist_ok=True)
+    reached = {
+        key: value
+        for key, value in os.environ.items()
+        if key.startswith("PIP_") or key.lower().endswith("_proxy")
+    }
+    path = f"{venv / 'bin'}:/usr/local/bin:/usr/bin:/bin"
+    return {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8", **reached}
+
+
+def step(title: str, *command: str | Path, cwd: Path, env: dict[str, str]) -> None:
+    """Run a command and say how long it took."""
+    begin = time.monotonic()
+    subprocess.run([str(c) for c in command], check=True, cwd=cwd, env=env)
+    sys.stdout.write(f"== {title}: {time.monotonic() - begin:.0f} s\n")
+    sys.stdout.flush()
+
+
+def install(clone: Path, venv: Path, env: dict[str, str]) -> None:
+    """Clone the last commit and install what the builder would."""
+    subprocess.run(
+        [shutil.which("git") or "git", "clone", "--quiet", str(ROOT), str(clone)], check=True
+    )
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    pip = [venv / "bin" / "pip", "install", "--quiet", "-r", "binder/requirements.txt"]
+    step("install", *pip, cwd=clone, env=env)
+
+
+def build(clone: Path, venv: Path, env: dict[str, str]) -> None:
+    """Run the hook, then all notebooks once more, in which nothing may be compiled."""
+    step("pip check", venv / "bin" / "pip", "check", cwd=clone, env=env)
+    step("postBuild", clone / "binder" / "postBuild", cwd=clone, env=env)
+    cache = Path(env["HOME"]) / ".cache" / "tensorplay" / "build" / "entries"
+    built = {entry.name for entry in cache.iterdir()}
+    again = [venv / "bin" / "jupyter", "execute"]
+    with ThreadPoolExecutor(2) as pool:  # the machines of the continuous integration have two cores
+        runs = [
+            pool.submit(step, f"{path.stem} from the cache", *again, path, cwd=clone, env=env)
+            for path in sorted((clone / "notebooks").glob("*.ipynb"))
+        ]
+    for run in runs:
+        run.result()
+    new = {e.name for e in cache.iterdir() if not e.name.startswith(BUILT_EACH_TIME)} - built
+    if new:
+        fail(f"cells were compiled again: {', '.join(sorted(new))}")
+    sys.stdout.write(f"binder is fine: {len(built)} libraries in the cache\n")
+
+
+def main(arguments: list[str]) -> None:
+    """Run all steps, in a folder of its own or in the one that is given."""
     check_files(ROOT / "binder")
+    if arguments:
+        folder = Path(arguments[0]).resolve()
+        clone = folder / "repository"
+        build(clone, clone / ".venv", environment(clone / ".venv", folder / "home"))
+        return
     with tempfile.TemporaryDirectory(prefix="tensorplay-binder-") as name:
         folder = Path(name)
-        clone, venv, home = folder / "repository", folder / "venv", folder / "home"
-        home.mkdir()
-        environment = {
-            "HOME": str(home),
-            "PATH": f"{venv / 'bin'}:/usr/local/bin:/usr/bin:/bin",
-            "LANG": "C.UTF-8",
-        }
-        # How pip reaches its index is the machine's affair.
-        environment |= {
-            key: value
-            for key, value in os.environ.items()
-            if key.startswith("PIP_") or key.lower().endswith("_proxy")
-        }
-
-        def step(title: str, *command: str | Path) -> float:
-            begin = time.monotonic()
-            subprocess.run([str(c) for c in command], check=True, cwd=clone, env=environment)
-            seconds = time.monotonic() - begin
-            sys.stdout.write(f"== {title}: {seconds:.0f} s\n")
-            sys.stdout.flush()
-            return seconds
-
-        clone_command = [shutil.which("git") or "git", "clone", "--quiet", str(ROOT), str(clone)]
-        subprocess.run(clone_command, check=True)
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-        pip = venv / "bin" / "pip"
-        step("install", pip, "install", "--quiet", "-r", "binder/requirements.txt")
-        step("pip check", pip, "check")
-        step("postBuild", clone / "binder" / "postBuild")
-
-        cache = home / ".cache" / "tensorplay" / "build" / "entries"
-        built = {entry.name for entry in cache.iterdir()}
-        notebooks = sorted((clone / "notebooks").glob("*.ipynb"))
-        step("all notebooks from the cache", venv / "bin" / "jupyter", "execute", *notebooks)
-        new = {e.name for e in cache.iterdir() if not e.name.startswith(BUILT_EACH_TIME)} - built
-        if new:
-            fail(f"cells were compiled again: {', '.join(sorted(new))}")
-        sys.stdout.write(f"binder is fine: {len(built)} libraries in the cache\n")
+        clone, venv = folder / "repository", folder / "venv"
+        env = environment(venv, folder / "home")
+        install(clone, venv, env)
+        build(clone, venv, env)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -20,7 +20,6 @@ default_role = "py:obj"
 
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 numpydoc_show_class_members = False
 
 # What a docstring must have, or the build fails: a summary, what is taken, what is returned.

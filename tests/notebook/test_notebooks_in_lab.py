@@ -74,8 +74,10 @@ derivatives:
 ---*/
 template <typename T>
 void softplus(tp::In<T> x, double beta, tp::Out<T> out) {
-  for (int64_t i = 0; i < x.numel(); ++i)
-    out[i] = std::log1p(std::exp(beta * x[i])) / beta;
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const double z = beta * x[i];  // below, log(1 + exp(z)) without overflow
+    out[i] = (std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)))) / beta;
+  }
 }"""
     cells = [new_code_cell("%load_ext tensorplay"), new_code_cell(source)]
     with lab.open(new_notebook(cells=cells), fresh=True) as tab:
