@@ -27,7 +27,7 @@ from tpkernel.cpp.includes import included_names
 from tpkernel.report.facts import CudaFacts, CudaKernelFacts, FunctionFacts
 
 if TYPE_CHECKING:
-    from tpkernel.building.pipeline import Request
+    from tpkernel.building.request import Request
 
 __all__ = [
     "CUDA_NOTE",

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorplay.utils import cpp_jit
-from tpkernel.building.pipeline import STABLE_NAME, Request, compile_cell
+from tpkernel.building.compiling import STABLE_NAME, compile_cell
+from tpkernel.building.request import Request
 from tpkernel.cells.cell import parse_cell
 from tpkernel.report.facts import DiagnosticFacts, InstructionFacts, ListingFacts
 from tpkernel.report.report import Report

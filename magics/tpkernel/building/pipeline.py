@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +16,13 @@ from tensorplay.library.modules.source import (
 )
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
-from tensorplay.utils.cpp_jit.build import build_text
-from tensorplay.utils.cpp_jit.compile import Unit
-from tensorplay.utils.cpp_jit.flags import Options, checked
-from tpkernel.building.codegen import export_source, preamble
+from tensorplay.utils.cpp_jit.watch import BuildWatch
+from tpkernel.building.compiling import (
+    STABLE_NAME,
+    compile_cell,
+    refuse_open_brace,
+    renamed_error,
+)
 from tpkernel.building.cuda_cells import (
     CUDA_NOTE,
     compile_cuda,
@@ -33,14 +33,14 @@ from tpkernel.building.cuda_cells import (
     refuse_options,
 )
 from tpkernel.building.keys import key_inputs
-from tpkernel.building.sanitizers import sanitizer_flags
+from tpkernel.building.request import BuiltCell, Request
 from tpkernel.cells.cell import Cell, parse_cell
-from tpkernel.cells.flags import chosen_sanitizers, limited_compilers, split_flags
+from tpkernel.cells.flags import chosen_sanitizers
 from tpkernel.cells.hints import hints, with_hint
 from tpkernel.cells.reading import Options as ReadingOptions, read_cell
-from tpkernel.checks.suite import CHECKS, run_checks
-from tpkernel.cpp.braces import unclosed_brace
-from tpkernel.cpp.includes import Included, SharedText, expand
+from tpkernel.checks.running import check, with_records
+from tpkernel.checks.suite import CHECKS
+from tpkernel.cpp.includes import expand
 from tpkernel.errors import CellError, KernelCrash
 from tpkernel.notebook.kernels import Function, KernelModule, Operator
 from tpkernel.packaging.export import Origin
@@ -49,122 +49,20 @@ from tpkernel.report.facts import (
     DiagnosticFacts,
     Finding,
     FunctionFacts,
-    GradcheckFacts,
-    OpcheckFacts,
     OperatorFacts,
-    ValidationRow,
 )
 from tpkernel.report.report import Report
 from tpkernel.worker.isolation import isolated_kernels, isolating_worker
-from tpkernel.worker.process import DEFAULT_BUDGET, LEAVES_PROCESSES, Worker, shared_worker
+from tpkernel.worker.process import DEFAULT_BUDGET, LEAVES_PROCESSES, shared_worker
 from tpkernel.worker.streams import PrintingKernel, may_print
 
-__all__ = [
-    "STABLE_NAME",
-    "BuiltCell",
-    "Request",
-    "build",
-    "build_cell",
-    "check",
-    "compile_cell",
-    "with_records",
-]
-
-# The build's key holds the source's name, and a cell is In[5] in one run and In[6] in the next.
-# So the compiler sees a name that stays, and messages get the cell's own.
-STABLE_NAME = "<tpkernel cell>"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked of one run of a cell.
-
-    Attributes
-    ----------
-    text
-        The cell's text without the magic's line.
-    name
-        ``--name``: the module to bind, and the library's name.
-    functions
-        Functions to export; None for all that can be.
-    flags
-        Strings of compiler flags, each split as a shell would.
-    contiguous
-        ``"error"`` or ``"copy"`` for strided inputs.
-    debug
-        Bounds-checked views, no optimisation, debug symbols; every call of an operator compares
-        the inputs that it may not write.
-    alias_ok
-        Outputs may share memory with inputs.
-    checks
-        Checks to run.
-    in_process
-        Run the checks in this process instead of the worker.
-    budget
-        Seconds for the checks.
-    isolate
-        Calls go to a process of their own; the library is not loaded here.
-    sanitize
-        Sanitizers to build with, as in ``("address", "undefined")``; implies `isolate`.
-    jobs
-        How many compilers may run at once; None for what the machine has.
-    shared
-        Cells that the text may include by ``#include "cell:NAME"``.
-    cell_name, first_line
-        How messages name the text and its first line.
-    option_line
-        Line of the magic, where a wrong option is reported; None without a magic.
-    """
-
-    text: str
-    name: str | None = None
-    functions: tuple[str, ...] | None = None
-    flags: tuple[str, ...] = ()
-    contiguous: str = "error"
-    debug: bool = False
-    alias_ok: bool = False
-    checks: tuple[str, ...] = CHECKS
-    in_process: bool = False
-    budget: float = DEFAULT_BUDGET
-    isolate: bool = False
-    sanitize: tuple[str, ...] = ()
-    jobs: int | None = None
-    shared: tuple[SharedText, ...] = ()
-    cell_name: str = "cell"
-    first_line: int = 1
-    option_line: int | None = None
-
-    @property
-    def isolated(self) -> bool:
-        """Whether the library stays out of this process."""
-        return self.isolate or bool(self.sanitize)
-
-
-@dataclass(frozen=True)
-class BuiltCell:
-    """A cell that can be called.
-
-    Attributes
-    ----------
-    members
-        Name to operator or function, as bound in a notebook.
-    definitions
-        Name to the registered operator, helpers included.
-    kernels
-        The C++ functions that the operators call, as attributes.
-    """
-
-    request: Request
-    spec: CellSpec
-    library: str
-    members: Mapping[str, Any]
-    definitions: Mapping[str, Any]
-    kernels: SimpleNamespace
-    report: Report
+__all__ = ["build", "build_cell"]
 
 
 def build_cell(
-    request: Request, on_read: Callable[[Cell, CellSpec], None] = lambda cell, spec: None
+    request: Request,
+    on_read: Callable[[Cell, CellSpec], None] = lambda cell, spec: None,
+    watch: BuildWatch | None = None,
 ) -> BuiltCell:
     """Build and load a cell; no checks yet.
 
@@ -174,6 +72,8 @@ def build_cell(
         What to build.
     on_read
         Called before the compiler with what the cell declares; may refuse it by an exception.
+    watch
+        Told what the compiler does and says while it runs.
 
     Raises
     ------
@@ -211,7 +111,7 @@ def build_cell(
             )
             raise cell.error(message)
     parsed = time.perf_counter()
-    found = compile_cell(request, cell, spec, included)
+    found = compile_cell(request, cell, spec, included, watch)
     built = time.perf_counter()
     once = found.shared_seconds if found.shared_seconds >= _WORTH_SAYING else 0.0
     kernels = _kernels(request, cell, spec, found)
@@ -272,8 +172,8 @@ def _build_cuda_cell(
     try:
         found = compile_cuda(request, cell, spec, STABLE_NAME)
     except cpp_jit.BuildError as problem:
-        _refuse_open_brace(cell)
-        raise _as_shown(problem, ((STABLE_NAME, cell.name),)) from None
+        refuse_open_brace(cell)
+        raise renamed_error(problem, ((STABLE_NAME, cell.name),)) from None
     built = time.perf_counter()
     library = found.load()
     members: dict[str, Any] = {f.name: library[f.name] for f in spec.functions}
@@ -302,9 +202,7 @@ def _kernels(request: Request, cell: Cell, spec: CellSpec, found: cpp_jit.Build)
     """Load the library, here or in a process of its own, and return its functions."""
     if request.isolated:
         worker = isolating_worker(request.sanitize)
-        return isolated_kernels(
-            spec, str(found.library), worker, lambda message: excerpt(request, message)
-        )
+        return isolated_kernels(spec, str(found.library), worker, request.excerpt)
     if cell.source.runs_on_load and not request.in_process:
         _try_initialisers(spec, found, request.budget)
     kernels = kernels_of(spec.kernels, found.load())
@@ -351,101 +249,6 @@ def _try_initialisers(spec: CellSpec, found: cpp_jit.Build, budget: float) -> No
 
 def _title(spec: CellSpec) -> str:
     return spec.bound_names[0]
-
-
-def compile_cell(
-    request: Request, cell: Cell, spec: CellSpec, included: Included | None = None
-) -> cpp_jit.Build:
-    """Compile a cell that was read, or find its library.
-
-    Raises
-    ------
-    CellError
-        Flags that cannot be split, or a brace that is never closed.
-    BuildError
-        The compiler refuses it; diagnostics stand at the cell's own lines.
-    """
-    if included is None:
-        included = expand(cell, request.shared)
-    try:
-        flags = split_flags((*included.flags, *cell.flags, *request.flags))
-    except ValueError as problem:
-        raise cell.error(str(problem)) from None
-    debug = ["-O0", "-g", "-DTP_DEBUG=1"] if request.debug else []
-    sanitizing = sanitizer_flags(request.sanitize)
-    try:
-        with limited_compilers(request.jobs):
-            unit = Unit(
-                request.name or _title(spec),
-                cpp_jit.Source(included.text, STABLE_NAME, cell.first_line),
-                {},
-                export_source(spec, flags.macros),
-                preamble(spec, flags.macros) + included.preamble,
-                Options(
-                    # Those of --sanitize are for a process that loads their run-time first.
-                    cflags=(*sanitizing, *checked("--flags", [*debug, *flags.cflags])),
-                    ldflags=(*sanitizing[:1], *checked("--flags", flags.ldflags)),
-                ),
-            )
-            return build_text(unit)
-    except cpp_jit.BuildError as problem:
-        _refuse_open_brace(cell)
-        names = ((STABLE_NAME, cell.name), *included.files)
-        raise _as_shown(problem, names, _written_input(problem)) from None
-
-
-def _refuse_open_brace(cell: Cell) -> None:
-    """Raise for a brace that is never closed, of which compilers speak at the text's end."""
-    brace = unclosed_brace(cell.text)
-    if brace is not None:
-        before = cell.text[:brace]
-        line = cell.first_line + before.count("\n")
-        message = f"unbalanced brace: the one opened at line {line} is never closed"
-        column = brace - (before.rfind("\n") + 1) + 1
-        raise cell.error(message, line=line, column=column) from None
-
-
-def _as_shown(
-    problem: cpp_jit.BuildError, names: Iterable[tuple[str, str]], more: str = ""
-) -> cpp_jit.BuildError:
-    """Return a build's error with the person's names of texts, and what there is to add."""
-    names = tuple(names)
-    return cpp_jit.BuildError(
-        _named(str(problem), names) + more,
-        diagnostics=[_renamed(d, names) for d in problem.diagnostics],
-        log=_named(problem.log, names),
-        commands=problem.commands,
-    )
-
-
-def expand_request(request: Request) -> tuple[SharedText, ...]:
-    """Return the cells that a request's text includes, those that they include among them."""
-    cell = parse_cell(request.text, name=request.cell_name, first_line=request.first_line)
-    return expand(cell, request.shared).cells
-
-
-def _written_input(problem: cpp_jit.BuildError) -> str:
-    """Say what to write where a kernel stores through a view that is an input."""
-    for diagnostic in problem.diagnostics:
-        found = re.search(r"read-only location '(\w+)\.tp::In<", diagnostic.message)
-        if found is not None:
-            return (
-                f"\n'{found[1]}' is tp::In, an input that is only read. Write tp::InOut to change "
-                "it in place, or tp::Out for a result."
-            )
-    return ""
-
-
-def _named(text: str, names: Iterable[tuple[str, str]]) -> str:
-    for file, name in names:
-        text = text.replace(file, name)
-    return text
-
-
-def _renamed(
-    diagnostic: cpp_jit.Diagnostic, names: Iterable[tuple[str, str]]
-) -> cpp_jit.Diagnostic:
-    return dataclasses.replace(diagnostic, file=_named(diagnostic.file, names))
 
 
 def _build_facts(build: cpp_jit.Build, cell: Cell, ready: float) -> BuildFacts:
@@ -505,119 +308,6 @@ def _notes(spec: CellSpec, once: float) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def check(
-    cell: BuiltCell,
-    *,
-    checks: tuple[str, ...] | None = None,
-    seed: int = 0,
-    on_wait: Callable[[str], None] = lambda during: None,
-) -> list[Any]:
-    """Run a cell's checks, in the worker unless the request says otherwise.
-
-    Parameters
-    ----------
-    cell
-        The built cell.
-    checks
-        Which; None for those of the request.
-    seed
-        Seed of made samples.
-    on_wait
-        Called a few times a second with what is running.
-
-    Returns
-    -------
-    list
-        Records of :mod:`tpkernel.checks.suite`; crashes and hangs are findings among them.
-    """
-    wanted = cell.request.checks if checks is None else checks
-    if not wanted or all(o.helper for o in cell.spec.operators):
-        return []
-    if cell.request.in_process:
-        return list(
-            run_checks(
-                cell.spec,
-                cell.definitions,
-                cell.kernels,
-                checks=wanted,
-                seed=seed,
-                library=cell.library,
-            )
-        )
-    # A cell that runs again unchanged shows what its checks found in this session.
-    key = None
-    if checks is None and seed == 0:
-        spec = dataclasses.replace(cell.spec, cell="")  # In[5] in one run and In[6] in the next
-        key = (cell.library, wanted, cell.request.sanitize, pickle.dumps(spec))
-        if key in _checked:
-            return list(_checked[key])
-    records = checking_worker(cell.request).run(
-        cell.spec,
-        cell.library,
-        checks=wanted,
-        seed=seed,
-        budget=cell.request.budget,
-        on_wait=on_wait,
-    )
-    found = [_with_excerpt(cell.request, r) if isinstance(r, Finding) else r for r in records]
-    # What a busy machine ends is tried again, and so is what left the worker in ruins.
-    codes = {r.code for r in found if isinstance(r, Finding)}
-    if key is not None and codes.isdisjoint(_TRIED_AGAIN):
-        _checked[key] = tuple(found)
-        while len(_checked) > _MOST_CHECKED:
-            del _checked[next(iter(_checked))]
-    return found
-
-
-_checked: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-_MOST_CHECKED = 256
-_TRIED_AGAIN = frozenset({"crash", "hang", "sanitizer", "non_deterministic", LEAVES_PROCESSES})
-
-
-def checking_worker(request: Request) -> Worker:
-    """Return the worker that a cell's checks run in."""
-    return isolating_worker(request.sanitize) if request.sanitize else shared_worker()
-
-
-def _with_excerpt(request: Request, finding: Finding) -> Finding:
-    """Add the cell's line to what a sanitizer says of it."""
-    if finding.code != "sanitizer":
-        return finding
-    return dataclasses.replace(finding, message=finding.message + excerpt(request, finding.message))
-
-
-def excerpt(request: Request, message: str) -> str:
-    """Return the line of the cell that a message names, under the message, or nothing."""
-    found = re.search(r"\bline (\d+)(?:, column (\d+))?", message)
-    lines = request.text.split("\n")
-    at = int(found[1]) - request.first_line if found is not None else -1
-    if found is None or not 0 <= at < len(lines):
-        return ""
-    gutter = f"{found[1]:>5} | "
-    text = f"\n{gutter}{lines[at]}"
-    if found[2]:
-        text += "\n" + " " * (len(gutter) - 2) + "| " + " " * (int(found[2]) - 1) + "^"
-    return text
-
-
-def with_records(report: Report, records: Sequence[Any], checks: Sequence[str]) -> Report:
-    """Return the report with the results of `checks` replaced by `records`."""
-    kept = tuple(f for f in report.findings if f.check not in checks)
-    return dataclasses.replace(
-        report,
-        gradcheck=tuple(r for r in records if isinstance(r, GradcheckFacts))
-        if "gradcheck" in checks
-        else report.gradcheck,
-        validation=tuple(r for r in records if isinstance(r, ValidationRow))
-        if "validation" in checks
-        else report.validation,
-        opcheck=tuple(r for r in records if isinstance(r, OpcheckFacts))
-        if "opcheck" in checks
-        else report.opcheck,
-        findings=(*kept, *(r for r in records if isinstance(r, Finding))),
-    )
-
-
 def build(
     text: str,
     name: str | None = None,
@@ -628,6 +318,7 @@ def build(
     debug: bool = False,
     allow_alias: bool = False,
     checks: bool | Sequence[str] = True,
+    recheck: bool = False,
     in_process: bool = False,
     budget: float = DEFAULT_BUDGET,
     isolate: bool = False,
@@ -656,6 +347,8 @@ def build(
     checks
         True for all, False for none, or names: ``"memory"``, ``"gradcheck"``,
         ``"validation"``, ``"opcheck"``.
+    recheck
+        Run the checks though the build cache holds what they found for the same library.
     in_process
         Run the checks here; a kernel that crashes then ends this process.
     budget
@@ -696,6 +389,7 @@ def build(
         debug=debug,
         alias_ok=allow_alias,
         checks=wanted,
+        recheck=recheck,
         in_process=in_process,
         budget=budget,
         isolate=isolate,

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
-from tpkernel.building.pipeline import checking_worker
 from tpkernel.checks.chosen import chosen_sample
 from tpkernel.checks.compiling import CompileJob
 from tpkernel.checks.gradchecks import dtypes_of, gradchecks, said_of
 from tpkernel.checks.memory import MemoryWatch, check_memory
 from tpkernel.checks.opchecks import opchecks
+from tpkernel.checks.running import checking_worker
 from tpkernel.checks.samples import make_samples
 from tpkernel.checks.timing import TimingJob
 from tpkernel.errors import did_you_mean

@@ -451,7 +451,7 @@ def _job(operator: OperatorSpec, case: Mapping[str, Any], check: str, reference:
 
 def _build(origin: Any, flags: str) -> str:
     """Build the cell with more flags; return the library."""
-    from tpkernel.building.pipeline import compile_cell
+    from tpkernel.building.compiling import compile_cell
     from tpkernel.cells.cell import parse_cell
 
     request = origin.request

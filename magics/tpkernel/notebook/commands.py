@@ -130,8 +130,10 @@ def _cache(arguments: Sequence[str], held: Mapping[str, Held]) -> Table:
         for e in entries[:_MOST_ROWS]
     )
     note = f"and {len(entries) - len(rows)} older ones" if len(entries) > len(rows) else ""
-    total = sum(e.size for e in entries)
-    title = f"{len(entries)} libraries in the build cache, {total / 2**20:.1f} MiB"
+    own = sum(e.size for e in entries)
+    title = f"{len(entries)} libraries in the build cache, {own / 2**20:.1f} MiB"
+    if not arguments:  # the same number as in doctor
+        title += f" of {cpp_jit.cache.size() / 2**20:.0f} MiB with precompiled headers"
     return Table(title, ("name", "size", "built in", "at", "folder"), rows, note)
 
 

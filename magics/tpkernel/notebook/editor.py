@@ -20,11 +20,10 @@ from tpkernel.report.report import Report
 
 __all__ = [
     "DIAGNOSTICS_MIME",
-    "announce",
+    "LiveMessages",
     "diagnostics_bundle",
     "diagnostics_of",
     "report_diagnostics",
-    "show_diagnostics",
 ]
 
 #: The mime type of messages in an output.
@@ -123,28 +122,6 @@ def diagnostics_bundle(diagnostics: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def show_diagnostics(shell: Any, cell_id: str | None, cell_name: str, found: Any) -> None:
-    """Show the messages of a cell that did not build, where a front end can place them.
-
-    Parameters
-    ----------
-    shell
-        The shell; one without a kernel has no editor.
-    cell_id
-        The front end's id of the cell.
-    cell_name
-        What the messages call the cell.
-    found
-        The exception.
-    """
-    diagnostics = diagnostics_of(found, cell_name)
-    if diagnostics and getattr(shell, "kernel", None) is not None:
-        from IPython.display import display
-
-        announce(cell_id, diagnostics)
-        display(diagnostics_bundle(diagnostics), raw=True)
-
-
 def report_diagnostics(report: Report) -> list[dict[str, Any]]:
     """Return the warnings of a build that stand at lines of the cell's own text."""
     if report.origin is None:
@@ -159,12 +136,35 @@ def report_diagnostics(report: Report) -> list[dict[str, Any]]:
     return diagnostics_of(own, report.cell)
 
 
-def announce(cell_id: str | None, diagnostics: Sequence[Mapping[str, Any]]) -> None:
-    """Tell the front end at once, before the cell's output; without a cell id nobody listens."""
-    if cell_id is None or not diagnostics:
-        return
-    from comm import create_comm
+class LiveMessages:
+    """Tells the front end the messages of one run of a cell, while the compiler adds to them.
 
-    data = {"cell_id": cell_id, "diagnostics": list(diagnostics)}
-    comm = create_comm(target_name=_COMM, data=data)
-    comm.close(deleting=True)
+    Parameters
+    ----------
+    cell_id
+        The front end's id of the cell; without one nobody listens.
+    """
+
+    def __init__(self, cell_id: str | None) -> None:
+        self._cell_id = cell_id
+        self._comm: Any = None
+        self._told: list[Any] = []
+
+    def tell(self, diagnostics: Sequence[Mapping[str, Any]]) -> None:
+        """Replace what the front end shows, if that is something else."""
+        if self._cell_id is None or list(diagnostics) == self._told:
+            return
+        self._told = list(diagnostics)
+        data = {"cell_id": self._cell_id, "diagnostics": self._told}
+        if self._comm is None:
+            from comm import create_comm
+
+            self._comm = create_comm(target_name=_COMM, data=data)
+        else:
+            self._comm.send(data)
+
+    def close(self) -> None:
+        """End the connection; what was told stays."""
+        if self._comm is not None:
+            self._comm.close(deleting=True)
+            self._comm = None

@@ -29,33 +29,29 @@ from IPython.display import display
 
 from tensorplay.library.modules.spec import CellSpec
 from tensorplay.utils import cpp_jit
-from tpkernel.building.pipeline import (
-    BuiltCell,
-    Request,
-    build_cell,
-    check,
-    checking_worker,
-    expand_request,
-    with_records,
-)
+from tpkernel.building.compiling import expand_request
+from tpkernel.building.pipeline import build_cell
+from tpkernel.building.request import BuiltCell, Request
 from tpkernel.cells.cell import KEYS, Cell
 from tpkernel.cells.flags import chosen_sanitizers
 from tpkernel.cells.line import AT_LINE, REFUSE, hoist_magic, nearest_option, split_line
 from tpkernel.checks.jobs import TimingJob, run_job, with_job
+from tpkernel.checks.running import check, checking_worker, with_records
 from tpkernel.checks.suite import CHECKS
 from tpkernel.cpp.functions import parse_source
 from tpkernel.cpp.includes import SharedText
 from tpkernel.errors import CellError, KernelCrash
 from tpkernel.notebook import completion
 from tpkernel.notebook.commands import COMMANDS, Held, run_command
-from tpkernel.notebook.editor import announce, report_diagnostics, show_diagnostics
+from tpkernel.notebook.editor import report_diagnostics
 from tpkernel.notebook.kernels import BlockedName, Function, KernelModule, Operator
 from tpkernel.notebook.option_completion import register_options, unregister_options
+from tpkernel.notebook.output import CellOutput, CellWatch
 from tpkernel.report.render import error_html
 from tpkernel.report.report import Report
 from tpkernel.report.widget import ReportWidget
 from tpkernel.worker.crash_record import CrashRecord, RecordedKernel, last_calls, session_key
-from tpkernel.worker.process import DEFAULT_BUDGET, shared_worker
+from tpkernel.worker.process import DEFAULT_BUDGET
 
 __all__ = ["TpKernelMagics", "last_report", "load_ipython_extension", "unload_ipython_extension"]
 
@@ -182,6 +178,10 @@ class TpKernelMagics(Magics):
     @argument("--allow-alias", action="store_true", help="outputs may share memory with inputs")
     @argument("--no-check", action="store_true", help="run neither gradcheck nor validation")
     @argument(
+        "--recheck", action="store_true",
+        help="run the checks though the build cache holds what they found for the same library",
+    )  # fmt: skip
+    @argument(
         "--budget", type=float, default=DEFAULT_BUDGET, metavar="S",
         help="seconds that the checks may take (default: %(default)s)",
     )  # fmt: skip
@@ -224,6 +224,7 @@ class TpKernelMagics(Magics):
             debug=options.debug,
             alias_ok=options.allow_alias,
             checks=() if options.no_check else CHECKS,
+            recheck=options.recheck,
             budget=options.budget,
             isolate=options.isolate,
             sanitize=options.sanitize,
@@ -233,24 +234,32 @@ class TpKernelMagics(Magics):
             first_line=options.at_line + 1,
             option_line=options.at_line,
         )
+        output = CellOutput(shell, self._cell_id(), request.cell_name)
         try:
-            built = self._build(request, replace=options.replace)
+            built = self._build(request, output, replace=options.replace)
         except _FAILURES as problem:
-            show_diagnostics(shell, self._cell_id(), request.cell_name, problem)
+            output.failed(problem)
             self._failed(request, problem, keep_old=options.keep_old)
             if options.expect_error is not None and re.search(options.expect_error, str(problem)):
                 self._show_expected(problem)
                 return None
             raise _short(problem) from None
         except BaseException as problem:  # an interrupt too: the old kernel is not what was asked
+            output.stopped("the build was stopped")
             self._failed(request, problem, keep_old=options.keep_old)
             raise
+        finally:
+            output.messages.close()
         if options.expect_error is not None:
+            output.stopped("the cell built")
             message = f"expected an error that matches {options.expect_error!r}, and the cell built"
             wrong = CellError(message)
             self._failed(request, wrong, keep_old=False)
             raise _short(wrong)
-        self._succeeded(built, timed=options.time)
+        try:
+            self._succeeded(built, output, timed=options.time)
+        finally:
+            output.messages.close()
         return None
 
     def _shared_texts(self) -> tuple[SharedText, ...]:
@@ -328,7 +337,9 @@ class TpKernelMagics(Magics):
 
     # -- building -----------------------------------------------------------------------------
 
-    def _build(self, request: Request, *, replace: bool) -> BuiltCell:
+    def _build(self, request: Request, output: CellOutput, *, replace: bool) -> BuiltCell:
+        checked = False
+
         def on_read(cell: Cell, spec: CellSpec) -> None:
             for name in () if request.name else spec.bound_names:
                 if name in _SHELL_NAMES:
@@ -336,10 +347,14 @@ class TpKernelMagics(Magics):
                     raise cell.error(message)
             if not replace:
                 self._refuse_foreign(cell, spec)
-            if request.checks and any(not o.helper for o in spec.operators):
-                shared_worker().start()  # its imports run beside the compiler
+            nonlocal checked
+            checked = bool(request.checks) and any(not o.helper for o in spec.operators)
 
-        return build_cell(request, on_read)
+        def meanwhile() -> None:
+            if checked and not request.sanitize:
+                checking_worker(request).start()  # its imports run beside the compiler
+
+        return build_cell(request, on_read, CellWatch(output, meanwhile))
 
     def _refuse_foreign(self, cell: Cell, spec: CellSpec) -> None:
         """Refuse an operator that another cell of the notebook defines."""
@@ -371,7 +386,7 @@ class TpKernelMagics(Magics):
 
     # -- after a build ------------------------------------------------------------------------
 
-    def _succeeded(self, built: BuiltCell, *, timed: bool) -> None:
+    def _succeeded(self, built: BuiltCell, output: CellOutput, *, timed: bool) -> None:
         shell = self.shell
         assert shell is not None  # noqa: S101  (a magic runs in a shell)
         report = built.report
@@ -407,21 +422,23 @@ class TpKernelMagics(Magics):
         report = self._with_stale(slot, report)
         self.session.slots[key] = slot
         _remember(report)
-        announce(self._cell_id(), report_diagnostics(report))  # the checks come before the report
-        slot.widget = ReportWidget(report)
-        shown = _Shown(slot.widget, live=getattr(shell, "kernel", None) is not None)
+        output.messages.tell(report_diagnostics(report))  # the checks come before the report
+        widget = slot.widget = ReportWidget(report)
         wanted = built.request.checks
 
+        def wait(during: str) -> None:
+            output.wait(widget, during)
+
         def checked(shown_now: Report) -> Report:
-            found = with_records(shown_now, check(built, on_wait=shown.wait), wanted)
-            return self._timed(built, found, shown.wait) if timed else found
+            found = with_records(shown_now, check(built, on_wait=wait), wanted)
+            return self._timed(built, found, wait) if timed else found
 
         self._record_calls(built)
-        report = slot.widget.update(checked)
+        report = widget.update(checked)
         if wanted and report.ok:
             self._trust(built)
         _remember(report)
-        shown.done()
+        output.finished(widget)
 
     def _timed(self, built: BuiltCell, report: Report, on_wait: Callable[[str], None]) -> Report:
         """Add what a call of each operator takes."""
@@ -542,34 +559,6 @@ class TpKernelMagics(Magics):
         text = f"{type(problem).__name__}: {problem}"
         title = "The cell failed, as --expect-error says it must."
         display({"text/plain": f"{title}\n{text}", "text/html": error_html(title, text)}, raw=True)
-
-
-class _Shown:
-    """Shows a cell's widget once: early where checks take long and the front end can update it.
-
-    The last form is always displayed whole, so that a saved notebook holds the finished report.
-    """
-
-    def __init__(self, widget: ReportWidget, *, live: bool) -> None:
-        self.widget = widget
-        self.live = live
-        self.handle: Any = None
-
-    def wait(self, during: str) -> None:
-        """Show the report without checks, and what is running."""
-        if not self.live:
-            return
-        self.widget.busy = f"running {during} …"
-        if self.handle is None:
-            self.handle = display(self.widget, display_id=True)
-
-    def done(self) -> None:
-        """Show the finished report."""
-        self.widget.busy = ""
-        if self.handle is None:
-            display(self.widget)
-        else:
-            self.handle.update(self.widget)
 
 
 _document(TpKernelMagics.tpkernel)

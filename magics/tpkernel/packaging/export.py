@@ -22,7 +22,7 @@ from tpkernel.checks.samples import Sample, make_samples, preferred_dtypes
 from tpkernel.checks.verdicts import is_bad
 
 if TYPE_CHECKING:
-    from tpkernel.building.pipeline import Request
+    from tpkernel.building.request import Request
     from tpkernel.report.report import Report
 
 __all__ = ["Origin", "export_package"]

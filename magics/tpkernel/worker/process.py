@@ -121,6 +121,7 @@ class Worker:
                 f"serve({theirs.fileno()}, {ours.secret.hex()!r}, sanitized={self._sanitized})"
             )
             # A session of its own: the notebook's Interrupt is meant for the notebook.
+            self._channel = ours  # first: an interrupt may come when the child is there
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=subprocess.DEVNULL,
@@ -131,7 +132,6 @@ class Worker:
                 env={**os.environ, **self._environment} if self._environment else None,
             )
             theirs.close()
-            self._channel = ours
             self._ready = False
             self._served = 0
 

@@ -17,6 +17,7 @@ __all__ = ["decode", "encode"]
 
 # Keys of values that JSON has no form for; no name of an argument begins like that.
 _NUMBER = "$number"
+_COMPLEX = "$complex"
 _DTYPE = "$dtype"
 _WITHOUT_JSON = ("nan", "inf", "-inf")
 
@@ -29,6 +30,12 @@ def encode(value: Any) -> Any:
     TypeError
         A value that is none of ours, such as a date in a sample.
     """
+    if value is None or type(value) in (str, bool, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_NUMBER: repr(float(value))}
+    if isinstance(value, complex):
+        return {_COMPLEX: [encode(value.real), encode(value.imag)]}
     if isinstance(value, Like):
         return {"like": value.argument}
     if isinstance(value, Dims):
@@ -47,9 +54,7 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if isinstance(value, DtypeName):
         return {_DTYPE: value.name}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {_NUMBER: repr(float(value))}
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, (int, str)):
         return value
     message = f"expected numbers, text, lists and mappings, got {value!r}"
     raise TypeError(message)
@@ -82,6 +87,8 @@ def decode(kind: Any, value: Any, where: str = "description") -> Any:
     if origin is tuple:
         _checked(value, isinstance(value, list), "a list", where)
         (item, *_) = typing.get_args(kind)
+        if item in (float, float | complex) and all(type(v) is float for v in value):
+            return tuple(value)  # matrices, in short time
         return tuple(decode(item, v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is frozenset:
         _checked(value, isinstance(value, list), "a list", where)
@@ -93,7 +100,12 @@ def decode(kind: Any, value: Any, where: str = "description") -> Any:
     if kind is Any:
         return _any(value, where)
     if kind is float:
+        if isinstance(value, dict):
+            value = _checked(_any(value, where), value.keys() == {_NUMBER}, "a number", where)
         return float(_checked(value, type(value) in (int, float), "a number", where))
+    if kind is complex:
+        fits = isinstance(value, dict) and value.keys() == {_COMPLEX}
+        return _any(_checked(value, fits, "a complex number", where), where)
     exact = type(value) is kind
     return _checked(value, exact, getattr(kind, "__name__", str(kind)), where)
 
@@ -128,6 +140,9 @@ def _either(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
         if isinstance(value, dict) and value.keys() == {"dims"}:
             return Dims(decode(tuple[str, ...], value["dims"], where))
         return _checked(value, False, "a rule such as {like: x}", where)
+    if set(kinds) == {float, complex}:
+        is_pair = isinstance(value, dict) and value.keys() == {_COMPLEX}
+        return decode(complex if is_pair else float, value, where)
     if value is None:
         return _checked(value, type(None) in kinds, "a value", where)
     (kind,) = (k for k in kinds if k is not type(None))
@@ -143,6 +158,11 @@ def _any(value: Any, where: str) -> Any:
         word = value[_NUMBER]
         fits = isinstance(word, str) and word in _WITHOUT_JSON
         return float(_checked(word, fits, f"one of {', '.join(_WITHOUT_JSON)}", where))
+    if value.keys() == {_COMPLEX}:
+        pair = value[_COMPLEX]
+        fits = isinstance(pair, list) and len(pair) == 2
+        real, imag = _checked(pair, fits, "two numbers", where)
+        return complex(decode(float, real, where), decode(float, imag, where))
     if value.keys() == {_DTYPE}:
         word = value[_DTYPE]
         return DtypeName(_checked(word, isinstance(word, str), "the name of a dtype", where))

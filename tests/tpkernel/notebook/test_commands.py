@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from IPython.core.completer import provisionalcompleter
 
+import tpkernel
 from tensorplay.utils.cpp_jit import ToolchainCheck
 from tests.tpkernel.shell import ADD1, SOFTPLUS, Shell
 from tpkernel.notebook import doctor
@@ -26,8 +28,8 @@ def test_list_show_and_export(shell: Shell, tmp_path: Path):
     rows = shell.ok("%tpkernel list").result.rows
     assert [row[:2] for row in rows] == [("softplus", "operator"), ("add1", "function")]
     assert "gradcheck ok" in rows[0][3]
-    assert "operator mylib::softplus" in shell.ok("%tpkernel show softplus").text
-    assert "operator mylib::softplus" in shell.ok("%tpkernel show mylib::softplus").text
+    assert "mylib::softplus(Tensor x" in shell.ok("%tpkernel show softplus").text
+    assert "mylib::softplus(Tensor x" in shell.ok("%tpkernel show mylib::softplus").text
     assert shell.ok("%tpkernel show add1").text.startswith("In[")
     folder = tmp_path / "package"
     assert str(folder) in str(shell.ok(f"%tpkernel export softplus {folder}").result)
@@ -107,11 +109,22 @@ def test_options_commands_and_names_are_completed(shell: Shell):
     assert "%%tpkernel --sanitize" not in completed(shell, "%%tpkernel --sa")
 
 
+def test_doctor_and_cache_name_the_same_size(shell: Shell):
+    shell.kernel(ADD1, "--no-check")
+    title = shell.ok("%tpkernel cache").result.title
+    whole = re.search(r" of (\d+) MiB with precompiled headers", title)
+    assert whole is not None, title
+    doctors = re.search(r", (\d+) MiB used", str(shell.ok("%tpkernel doctor").result))
+    assert doctors is not None
+    assert abs(int(doctors[1]) - int(whole[1])) <= 1  # what doctor tries may be kept
+    assert "headers" not in shell.ok("%tpkernel cache add1").result.title
+
+
 def test_time_adds_steps_and_calls(shell: Shell):
     ran = shell.kernel(SOFTPLUS, "--time")
     assert ran.error is None, ran.shown
-    assert "timing of mylib::softplus" in ran.text
-    assert "compile" in ran.text
+    assert "timing      mylib::softplus" in ran.text
+    assert "compile" in tpkernel.last_report().to_text(full=True)
 
 
 def test_jobs_reach_the_compiler_and_leave_nothing_behind(

@@ -1,0 +1,174 @@
+"""Interrupt in a real kernel: what runs ends, and the session goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+from tensorplay.utils.cpp_jit import store
+from tests.tpkernel.report.test_widget import settings
+from tests.tpkernel.shell import SLOW, SOFTPLUS
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+
+
+@dataclass
+class Session:
+    """A kernel, and what it answered."""
+
+    manager: KernelManager
+    client: BlockingKernelClient
+    shown: list[str] = field(default_factory=list)
+
+    def start(self, code: str) -> str:
+        self.shown.clear()
+        return str(self.client.execute(code))
+
+    def reply(self, request: str) -> dict[str, Any]:
+        """Wait for a cell to end; collect the text of its displays and updates."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            message = self.client.get_iopub_msg(timeout=30)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            content = message["content"]
+            if "data" in content:
+                self.shown.append(str(content["data"].get("text/plain", content["data"])))
+            if message["msg_type"] == "stream":
+                self.shown.append(content["text"])
+            if message["msg_type"] == "status" and content["execution_state"] == "idle":
+                break
+        while True:
+            answer = self.client.get_shell_msg(timeout=30)
+            if answer["parent_header"].get("msg_id") == request:
+                return dict(answer["content"])
+
+    def wait_for(self, request: str, text: str) -> None:
+        """Wait until a running cell has shown a text."""
+        while not any(text in shown for shown in self.shown):
+            message = self.client.get_iopub_msg(timeout=30)
+            content = message["content"]
+            if message["parent_header"].get("msg_id") == request:
+                self.shown.append(str(content.get("data", content.get("text", ""))))
+
+    def run(self, code: str) -> str:
+        answer = self.reply(self.start(code))
+        assert answer["status"] == "ok", answer
+        return "\n".join(self.shown)
+
+    def interrupted(self, request: str) -> None:
+        """Interrupt a running cell; it ends, and not by itself."""
+        begun = time.monotonic()
+        self.manager.interrupt_kernel()
+        answer = self.reply(request)
+        assert answer["status"] == "error", answer
+        assert answer["ename"] == "KeyboardInterrupt", answer
+        assert time.monotonic() - begun < 15
+
+    def goes_on(self) -> None:
+        assert "gradcheck" in self.run(f"%%tpkernel\n{SOFTPLUS}")
+        assert self.run("print(softplus(tp.zeros(1)).item() > 0.69)") == "True\n"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=30)
+    made = Session(manager, client)
+    made.run("%load_ext tensorplay\nimport tensorplay as tp, tpkernel, time")
+    made.run(f"%%tpkernel\n{SOFTPLUS}")
+    yield made
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+LOOP = """\
+#include <chrono>
+#include <thread>
+int64_t f(int64_t n) {
+  tp::parallel_for(0, n, [](int64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  return n;
+}
+"""
+
+
+def sleeping(call: str) -> str:
+    return f"print('begun', flush=True)\n{call}"
+
+
+def test_while_it_waits_for_another_build(session: Session):
+    """Each of the 256 locks is held, since the key of the cell is not known here."""
+    cache = store.default_cache()
+    text = f"%%tpkernel\n{SOFTPLUS}// {time.time_ns()}"
+    with contextlib.ExitStack() as held:
+        for number in range(256):
+            held.enter_context(cache.lock("library", f"{number:02x}", "'slow one'"))
+        request = session.start(text)
+        session.wait_for(request, "waits for process")
+        assert any("which has been building 'slow one' since" in s for s in session.shown)
+        session.interrupted(request)
+    assert session.run(text).count("waits for process") == 0
+    session.goes_on()
+
+
+@pytest.mark.parametrize(
+    ("made", "call"),
+    [
+        (f"%%tpkernel --no-check\n{LOOP}", "f(60000)"),
+        ("%%tpkernel --isolate --no-check\nint64_t g() { for (volatile int i = 0;; i = i + 1) {} }",
+         "g()"),
+        (f"%%tpkernel --no-check\n{SLOW}",
+         "tpkernel.last_report().with_timing(sizes=[77], budget=60)"),
+        (f"%%tpkernel --no-check\n{SLOW}",
+         "tpkernel.last_report().with_gradcheck(shapes={'x': (77,)}, budget=60)"),
+    ],
+    ids=["parallel_for", "isolated call", "timing", "gradcheck by choice"],
+)  # fmt: skip
+def test_while_a_kernel_runs(session: Session, made: str, call: str):
+    session.run(made)
+    request = session.start(sleeping(call))
+    session.wait_for(request, "begun")
+    time.sleep(0.7)
+    session.interrupted(request)
+    session.goes_on()
+
+
+def test_while_the_worker_starts(session: Session):
+    session.run("from tpkernel.worker.process import shared_worker\nshared_worker().close()")
+    request = session.start(sleeping("shared_worker().check_start()"))
+    session.wait_for(request, "begun")
+    session.interrupted(request)
+    session.goes_on()
+
+
+def test_work_behind_a_button_goes_on_until_it_is_cancelled(session: Session):
+    """It has a thread of its own, which Interrupt does not reach."""
+    session.run(f"%%tpkernel --no-check\n{SLOW}")
+    asked = {"action": "gradcheck", "settings": settings(shapes={"x": "77"})}
+    code = f"""
+from tpkernel.notebook.magic import _SESSIONS
+slots = next(iter(_SESSIONS.values())).slots.values()
+(widget,) = [s.widget for s in slots if "slow" in s.names]
+widget._handle_custom_msg({asked!r}, [])
+"""
+    request = session.start(sleeping(f"{code}\ntime.sleep(30)"))
+    session.wait_for(request, "begun")
+    time.sleep(0.5)
+    session.interrupted(request)
+    ended = "widget.cancel(); print(widget.wait(10), widget.error['type'])"
+    told = session.run(f"print(widget.can_cancel); {ended}")
+    assert told.split() == ["True", "True", "Cancelled"]
+    session.goes_on()
