@@ -113,7 +113,7 @@ class CellWatch(BuildWatch):
     def compiling(self, seconds: float) -> None:
         """Show for how long the compiler has run."""
         if seconds >= _A_MOMENT:
-            self._output.progress(f"compiling, {seconds:.0f} s …")
+            self._output.progress(f"compiling, {int(seconds)} s …")
 
     def said(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         """Let the editor show what the compiler has said by now."""

@@ -37,6 +37,7 @@ CELL = """\
 static int64_t deep(volatile int64_t n) { volatile char room[4096]; room[0] = char(n);
   return n == -1 ? room[0] : deep(n + 1) + room[0]; }
 static std::jmp_buf place;
+#define UNLOAD(library) { void* h = library; for (int i = 0; i < 64; ++i) dlclose(h); }
 #define BIG 100'000'000'000
 #define PAGE(p) (void*)((uintptr_t)(p) & ~uintptr_t(4095))
 static void spoil(volatile char* p) {
@@ -101,6 +102,21 @@ HOSTILE: dict[str, tuple[str, str, str]] = {
     "all descriptors closed": ("for (int fd = 0; fd < 1024; ++fd) close(fd);", "crash", ""),
     "own code unmapped": ("munmap(PAGE(&deep), 4096 * 8); deep(-1);", "crash", "SIG"),
     "a signal in a thread": ("std::thread([] { raise(SIGFPE); }).join();", "crash", "SIGFPE"),
+    "a signal in OpenMP": (
+        '_Pragma("omp parallel num_threads(2)") { raise(SIGSEGV); }',
+        "crash",
+        "SIGSEGV",
+    ),
+    "exception out of OpenMP": (
+        '_Pragma("omp parallel num_threads(2)") { throw 1; }',
+        "crash",
+        "SIGABRT",
+    ),
+    "unloads itself for good": (
+        "Dl_info me; dladdr((void*)&deep, &me); UNLOAD(dlopen(me.dli_fname, RTLD_LAZY))",
+        "crash",
+        "SIG",
+    ),
     "killed": ("raise(SIGKILL);", "crash", "SIGKILL"),
     "real-time signal": ("raise(SIGRTMIN + 1);", "crash", "signal"),
 }
@@ -109,7 +125,9 @@ HOSTILE: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_session_survives_and_the_finding_says_what_it_was(name: str):
     body, code, part = HOSTILE[name]
-    report = tpkernel.build(CELL.replace("BODY", body), checks=("memory",), budget=4.0)
+    flags = "-fopenmp" if "omp" in body else ""
+    text = CELL.replace("BODY", body)
+    report = tpkernel.build(text, flags=flags, checks=("memory",), budget=4.0)
     bad = [f for f in report.findings if f.level == "error" or f.code == "not_finished"]
     assert code in {f.code for f in bad}, report.findings
     (finding,) = [f for f in bad if f.code == code]
