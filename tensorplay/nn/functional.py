@@ -61,6 +61,7 @@ from tensorplay.nn.losses import (
     pairwise_distance,
     triplet_margin_loss,
 )
+from tensorplay.ops.arguments import want_tensors
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -274,6 +275,7 @@ def softsign(input: Tensor) -> Tensor:
     Tensor
         Of the shape of `input`.
     """
+    want_tensors("softsign", input=input)
     return input / (input.abs() + 1)
 
 
@@ -290,6 +292,7 @@ def tanhshrink(input: Tensor) -> Tensor:
     Tensor
         Of the shape of `input`.
     """
+    want_tensors("tanhshrink", input=input)
     return input - input.tanh()
 
 
@@ -313,6 +316,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     ValueError
         `lambd` is negative.
     """
+    want_tensors("softshrink", input=input)
     if lambd < 0:
         message = f"[softshrink] argument 'lambd': expected at least 0, got {lambd}."
         raise ValueError(message)
@@ -334,6 +338,7 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     Tensor
         Of the shape of `input`.
     """
+    want_tensors("hardshrink", input=input)
     return input.masked_fill((input >= -lambd) & (input <= lambd), 0)
 
 
@@ -354,6 +359,7 @@ def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
     Tensor
         Of the shape of `input`.
     """
+    want_tensors("threshold", input=input)
     return input.masked_fill(input <= threshold, value)
 
 
@@ -377,6 +383,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     ValueError
         `weight` has another number of slopes.
     """
+    want_tensors("prelu", input=input, weight=weight)
     slopes = weight.numel()
     channels = input.shape[1] if input.ndim > 1 else 1
     if weight.ndim > 1 or slopes not in {1, channels}:
@@ -413,6 +420,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     ValueError
         The size of `dim` is odd.
     """
+    want_tensors("glu", input=input)
     size = input.size(dim)
     if size % 2:
         message = f"[glu] argument 'input': expected an even size of dimension {dim}, got {size}."
@@ -513,6 +521,7 @@ def dropout1d(
     ValueError
         `p` lies outside of [0, 1], or the number of dimensions is another.
     """
+    want_tensors("dropout1d", input=input)
     return _dropout_channels("dropout1d", input, p, training, 1, generator)
 
 
@@ -542,6 +551,7 @@ def dropout2d(
     ValueError
         `p` lies outside of [0, 1], or the number of dimensions is another.
     """
+    want_tensors("dropout2d", input=input)
     return _dropout_channels("dropout2d", input, p, training, 2, generator)
 
 
@@ -608,6 +618,7 @@ def batch_norm(
         Fewer than two dimensions, one value per channel in training, no running statistics without
         training, or shapes other than (C,).
     """
+    want_tensors("batch_norm", input=input)
     if input.ndim < 2:
         message = (
             "[batch_norm] argument 'input': expected at least 2 dimensions (N, C, …), got "
@@ -680,6 +691,7 @@ def group_norm(
     ValueError
         Fewer than two dimensions, or `num_groups` does not divide C.
     """
+    want_tensors("group_norm", input=input)
     if input.ndim < 2:
         message = (
             "[group_norm] argument 'input': expected at least 2 dimensions (N, C, …), got "
@@ -772,6 +784,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     Tensor
         Of the shape of `input`.
     """
+    want_tensors("normalize", input=input)
     return input / input.norm(p, dim, keepdim=True).clamp(min=eps)
 
 

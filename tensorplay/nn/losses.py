@@ -7,6 +7,7 @@ from typing import Any
 import tensorplay as _tp
 from tensorplay._functions import relu, smooth_l1_loss
 from tensorplay._tensor import Tensor
+from tensorplay.ops.arguments import want_tensors
 
 __all__ = [
     "cosine_embedding_loss",
@@ -50,6 +51,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     Tensor
         Without the dimension.
     """
+    want_tensors("cosine_similarity", x1=x1, x2=x2)
     first = x1 / x1.norm(2, dim, keepdim=True).clamp(min=eps)
     second = x2 / x2.norm(2, dim, keepdim=True).clamp(min=eps)
     return (first * second).sum(dim)
@@ -78,6 +80,7 @@ def pairwise_distance(
     Tensor
         Without the last dimension.
     """
+    want_tensors("pairwise_distance", x1=x1, x2=x2)
     return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
 
 
@@ -143,6 +146,7 @@ def kl_div(
     ValueError
         An unknown `reduction`.
     """
+    want_tensors("kl_div", input=input, target=target)
     if log_target:
         loss = target.exp() * (target - input)
     else:
@@ -245,6 +249,7 @@ def cosine_embedding_loss(
     ValueError
         An unknown `reduction`.
     """
+    want_tensors("cosine_embedding_loss", input1=input1, input2=input2, target=target)
     cosine = cosine_similarity(input1, input2, dim=-1)
     loss = _tp.where(target == 1, 1 - cosine, relu(cosine - margin))
     result: Tensor = _reduced("cosine_embedding_loss", loss, reduction)
@@ -286,6 +291,7 @@ def triplet_margin_loss(
     ValueError
         An unknown `reduction`.
     """
+    want_tensors("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)
     near = pairwise_distance(anchor, positive, p, eps)
     far = pairwise_distance(anchor, negative, p, eps)
     if swap:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.schema import Argument
 
-__all__ = ["LIMITS", "SCALARS", "as_plain", "check_held", "converter", "reject"]
+__all__ = ["LIMITS", "SCALARS", "as_plain", "check_held", "converter", "reject", "want_tensors"]
 
 SCALARS = (bool, int, float, complex, np.number, np.bool_)
 
@@ -28,8 +28,20 @@ def reject(where: str, argument: str, expected: Any, value: Any, advice: str = "
         inner = ", ".join(sorted({type(v).__name__ for v in value}))
         shown += f" of {inner}" if inner else " (empty)"
     text = f"[{where}] argument '{argument}': expected {expected}, got {shown}."
+    if not advice and str(expected) in {"Tensor", "Tensor?"}:
+        if isinstance(value, np.ndarray):
+            advice = "Write tensorplay.from_numpy(x)."
+        elif isinstance(value, (list, tuple, *SCALARS)):
+            advice = "Write tensorplay.tensor(x)."
     kind = OverriddenError if has_override(value) else TypeError
     raise kind(f"{text} {advice}" if advice else text)
+
+
+def want_tensors(where: str, **values: Any) -> None:
+    """Refuse arrays, lists and numbers where code in Python is about to use tensors' methods."""
+    for name, value in values.items():
+        if isinstance(value, (np.ndarray, list, *SCALARS)):
+            reject(where, name, "Tensor", value)
 
 
 # The least and the largest number of each type of integers.

@@ -263,12 +263,7 @@ class Primitive(Operator):
                 return wrap(value)
             if isinstance(value, SCALARS):
                 return value.item() if isinstance(value, np.generic) else value
-        advice = ""
-        if isinstance(value, np.ndarray):
-            advice = "Write tensorplay.from_numpy(x)."
-        elif isinstance(value, (list, tuple, *SCALARS)):
-            advice = "Write tensorplay.tensor(x)."
-        reject(self.schema.qualname, argument.name, argument.type, value, advice)
+        reject(self.schema.qualname, argument.name, argument.type, value)
 
     def _tensor_list(self, argument: Any, value: Any) -> list[Any]:  # noqa: RET503 - reject raises
         kind = argument.type

@@ -15,6 +15,7 @@ from typing import Any
 from tensorplay.optim.optimizer import Optimizer
 
 __all__ = [
+    "ChainedScheduler",
     "ConstantLR",
     "CosineAnnealingLR",
     "ExponentialLR",
@@ -520,6 +521,68 @@ class SequentialLR(LRScheduler):
         for scheduler, values in zip(self._schedulers, rest.pop("schedulers"), strict=True):
             scheduler.load_state_dict(values)
         super().load_state_dict(rest)
+
+
+class ChainedScheduler(LRScheduler):
+    """Several schedules at once: each changes the rates that the one before it left.
+
+    Parameters
+    ----------
+    schedulers
+        The schedules, of one optimiser.
+    optimizer
+        The optimiser; that of the schedules by default.
+
+    Raises
+    ------
+    ValueError
+        There are none, or one is of another optimizer.
+    TypeError
+        One changes no rates by steps alone, such as `ReduceLROnPlateau`.
+    """
+
+    def __init__(
+        self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None
+    ) -> None:
+        self._schedulers = list(schedulers)
+        if not self._schedulers:
+            message = "[ChainedScheduler] argument 'schedulers': expected at least one, got none."
+            raise ValueError(message)
+        for scheduler in self._schedulers:
+            given: Any = scheduler
+            if not isinstance(given, LRScheduler):
+                message = (
+                    "[ChainedScheduler] argument 'schedulers': expected schedules that step "
+                    f"without metrics, got {type(given).__name__}."
+                )
+                raise TypeError(message)
+        chosen = self._schedulers[0].optimizer if optimizer is None else optimizer
+        if any(s.optimizer is not chosen for s in self._schedulers):
+            message = "[ChainedScheduler] argument 'schedulers': one is of another optimizer."
+            raise ValueError(message)
+        self.optimizer = chosen
+
+    def step(self) -> None:
+        """Go on to the next rates."""
+        for scheduler in self._schedulers:
+            scheduler.step()
+
+    def _restart(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"]
+        for scheduler in self._schedulers:
+            scheduler.last_epoch = 0
+            scheduler._set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the schedules remember."""
+        return {"schedulers": [s.state_dict() for s in self._schedulers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict` returned."""
+        states = state_dict["schedulers"]
+        for scheduler, values in zip(self._schedulers, states, strict=True):
+            scheduler.load_state_dict(values)
 
 
 class ReduceLROnPlateau:

@@ -26,6 +26,11 @@ CHAINS: dict[str, Chain] = {
     "cosine last": lambda s, o: [s.ExponentialLR(o, 0.8), s.CosineAnnealingLR(o, 3)],
     "lambda first": lambda s, o: [s.LambdaLR(o, lambda t: 1 / (t + 1)), s.StepLR(o, 2)],
     "lambda last": lambda s, o: [s.StepLR(o, 2), s.LambdaLR(o, lambda t: 1 / (t + 1))],
+    "chained": lambda s, o: [
+        s.ChainedScheduler(
+            [s.LinearLR(o, 0.1, total_iters=4), s.StepLR(o, 3, 0.5), s.CosineAnnealingLR(o, 4)]
+        )
+    ],
     "sequential": lambda s, o: [
         s.SequentialLR(
             o,

@@ -471,6 +471,16 @@ SCHEDULES: list[tuple[Callable[[Any], Any], list[float]]] = [
     (lambda o: S.ExponentialLR(o, 0.5), [1, 0.5, 0.25, 0.125, 0.0625]),
     (lambda o: S.LambdaLR(o, lambda t: 1 / (t + 1)), [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]),
     (lambda o: S.ConstantLR(o, 0.5, 2), [0.5, 0.5, 1, 1, 1]),
+    (
+        lambda o: S.ChainedScheduler([S.ExponentialLR(o, 0.5), S.ConstantLR(o, 0.1, 2)]),
+        [0.1, 0.05, 0.25, 0.125, 0.0625],
+    ),
+    (
+        lambda o: S.SequentialLR(
+            o, [S.ConstantLR(o, 0.1, 9), S.ChainedScheduler([S.ExponentialLR(o, 0.5)])], [2]
+        ),
+        [0.1, 0.1, 1, 0.5, 0.25],
+    ),
     (lambda o: S.LinearLR(o, 0.5, 1.0, 4), [0.5, 0.625, 0.75, 0.875, 1.0]),
     (
         lambda o: S.CosineAnnealingLR(o, 4, 0.2),
@@ -486,6 +496,28 @@ SCHEDULES: list[tuple[Callable[[Any], Any], list[float]]] = [
 @pytest.mark.parametrize(("make", "expected"), SCHEDULES)
 def test_schedules_are_their_formulas(make: Callable[[Any], Any], expected: list[float]) -> None:
     np.testing.assert_allclose(rates(make, 5), expected)
+
+
+def test_a_chain_is_saved_and_checks_what_it_is_given() -> None:
+    def made(rate: float = 1.0) -> Any:
+        o = tp.optim.SGD([nn.Parameter(tp.ones(1))], rate)
+        return S.ChainedScheduler([S.ExponentialLR(o, 0.5), S.StepLR(o, 2)])
+
+    first, second = made(), made()
+    for _ in range(3):
+        first.step()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for group in second.optimizer.param_groups:
+        group["lr"] = first.get_last_lr()[0]
+    first.step()
+    second.step()
+    assert first.get_last_lr() == second.get_last_lr() == pytest.approx([0.5**4 * 0.01])
+    with pytest.raises(ValueError, match="expected at least one"):
+        S.ChainedScheduler([])
+    with pytest.raises(ValueError, match="one is of another optimizer"):
+        S.ChainedScheduler([S.StepLR(first.optimizer, 1)], second.optimizer)
+    with pytest.raises(TypeError, match="without metrics, got ReduceLROnPlateau"):
+        S.ChainedScheduler([S.ReduceLROnPlateau(first.optimizer)])  # type: ignore[list-item]
 
 
 def test_one_cycle_goes_up_and_down() -> None:

@@ -19,6 +19,7 @@ from tensorplay.nn.modules.containers import ModuleList
 from tensorplay.nn.modules.linear import Linear, empty_parameter
 from tensorplay.nn.modules.normalisation import Dropout, LayerNorm
 from tensorplay.nn.parameter import Parameter
+from tensorplay.ops.arguments import want_tensors
 
 __all__ = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
 
@@ -133,6 +134,7 @@ class MultiheadAttention(Module):
         TypeError
             A mask whose elements are neither bool nor floating.
         """
+        want_tensors(type(self).__name__, query=query, key=key, value=value)
         batched = query.ndim == 3
         if query.ndim not in {2, 3} or key.ndim != query.ndim or value.ndim != query.ndim:
             message = (

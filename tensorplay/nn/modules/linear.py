@@ -10,6 +10,7 @@ from tensorplay._tensor import Tensor
 from tensorplay.nn import functional as F, init
 from tensorplay.nn.module import Module
 from tensorplay.nn.parameter import Parameter
+from tensorplay.ops.arguments import want_tensors
 
 __all__ = ["Bilinear", "Embedding", "Flatten", "Identity", "Linear", "Unflatten"]
 
@@ -290,6 +291,7 @@ class Flatten(Module):
         self.start_dim, self.end_dim = start_dim, end_dim
 
     def forward(self, input: Tensor) -> Tensor:
+        want_tensors("Flatten", input=input)
         return input.flatten(self.start_dim, self.end_dim)
 
     def extra_repr(self) -> str:
@@ -312,6 +314,7 @@ class Unflatten(Module):
         self.dim, self.unflattened_size = dim, unflattened_size
 
     def forward(self, input: Tensor) -> Tensor:
+        want_tensors("Unflatten", input=input)
         return input.unflatten(self.dim, self.unflattened_size)
 
     def extra_repr(self) -> str:

@@ -12,6 +12,7 @@ from tensorplay.nn.module import Module
 from tensorplay.nn.modules.activation import in_place
 from tensorplay.nn.modules.linear import empty_parameter, want_sizes
 from tensorplay.nn.parameter import Buffer, Parameter
+from tensorplay.ops.arguments import want_tensors
 
 __all__ = [
     "BatchNorm1d",
@@ -100,6 +101,7 @@ class _BatchNorm(_Tracking):
     _shape: ClassVar[str]
 
     def forward(self, input: Tensor) -> Tensor:
+        want_tensors(type(self).__name__, input=input)
         if input.ndim not in self._ranks:
             message = (
                 f"[{type(self).__name__}] argument 'input': expected {self._shape}, got "
@@ -321,6 +323,7 @@ class _InstanceNorm(_Tracking):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
+        want_tensors(type(self).__name__, input=input)
         single = input.ndim == self._rank - 1
         if input.ndim not in {self._rank, self._rank - 1} or (
             input.shape[0 if single else 1] != self.num_features

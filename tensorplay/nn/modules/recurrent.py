@@ -10,6 +10,7 @@ from tensorplay._tensor import Tensor
 from tensorplay.nn import functional as F, init
 from tensorplay.nn.module import Module
 from tensorplay.nn.modules.linear import empty_parameter, want_sizes
+from tensorplay.ops.arguments import want_tensors
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -169,6 +170,7 @@ class _Recurrent(_Weights):
         ValueError
             Other numbers of dimensions or sizes.
         """
+        want_tensors(type(self).__name__, input=input)
         if input.ndim not in {2, 3} or input.shape[-1] != self.input_size:
             message = (
                 f"[{type(self).__name__}] argument 'input': expected 2 or 3 dimensions, the last "
@@ -397,6 +399,7 @@ class _Cell(_Weights):
         ValueError
             Other sizes.
         """
+        want_tensors(type(self).__name__, input=input)
         if input.ndim not in {1, 2} or input.shape[-1] != self.input_size:
             message = (
                 f"[{type(self).__name__}] argument 'input': expected 1 or 2 dimensions, the last "

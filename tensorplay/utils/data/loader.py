@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, TimeoutError as NoBatch
 from concurrent.futures.process import BrokenProcessPool
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from tensorplay import random
@@ -71,6 +71,10 @@ class DataLoader:
 
     Notes
     -----
+    Each worker reads an `IterableDataset` from its beginning: where there are several, its
+    ``__iter__`` takes a share, by `get_worker_info`, or all samples come once from each. Batches
+    come by turns, one of each worker, and every worker has a last batch of its own.
+
     Workers draw different random numbers, each loop others: tensorplay's, NumPy's global ones and
     those of Python's `random` are seeded from `generator`.
 
@@ -110,6 +114,8 @@ class DataLoader:
         self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
         self.multiprocessing_context = multiprocessing_context
         self._pool: ProcessPoolExecutor | None = None
+        self._readers: list[ProcessPoolExecutor] = []
+        self._loops = count()
         iterable = isinstance(dataset, IterableDataset)
         self._check_numbers(prefetch_factor)
         self._check_choices(
@@ -166,8 +172,6 @@ class DataLoader:
             ):
                 if value is not None and value is not False:
                     self._refuse(name, "an IterableDataset has an order of its own.")
-            if self.num_workers:
-                self._refuse("num_workers", "an IterableDataset is read here: expected 0.")
         if shuffle and sampler is not None:
             self._refuse("sampler", "option is mutually exclusive with shuffle.")
         if batch_sampler is not None and (
@@ -193,7 +197,7 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.dataset, IterableDataset):
-            return self._of_iterable()
+            return self._by_readers() if self.num_workers else self._of_iterable()
         order: Any = self.batch_sampler if self._batched else self.sampler
         if self.num_workers:
             return self._by_workers(order)
@@ -216,7 +220,8 @@ class DataLoader:
 
     # --- worker processes -----------------------------------------------------------------------
 
-    def _make_pool(self) -> ProcessPoolExecutor:
+    def _make_pools(self, each: int) -> list[ProcessPoolExecutor]:
+        """Start pools of so many workers each, `num_workers` together."""
         context = self.multiprocessing_context
         if context is None:
             methods = multiprocessing.get_all_start_methods()
@@ -227,15 +232,66 @@ class DataLoader:
         task = workers.Task(
             self.dataset, self.collate_fn, self.worker_init_fn, self.num_workers, seed
         )
-        return ProcessPoolExecutor(
-            self.num_workers,
-            mp_context=context,
-            initializer=workers.start,
-            initargs=(task, context.Value("i", 0)),
-        )
+        return [
+            ProcessPoolExecutor(
+                each,
+                mp_context=context,
+                initializer=workers.start,
+                initargs=(task, context.Value("i", first)),
+            )
+            for first in range(0, self.num_workers, each)
+        ]
+
+    def _by_readers(self) -> Iterator[Any]:
+        """Take turns between workers that each read the dataset: one batch of each."""
+        pools = self._readers or self._make_pools(1)
+        self._readers = pools if self.persistent_workers else []
+        finished = lost = False
+        loop = next(self._loops)
+        ahead: deque[tuple[ProcessPoolExecutor, deque[Future[Any]]]] = deque()
+        try:
+            fetch = functools.partial(
+                workers.fetch_next, loop, self.batch_size, drop_last=self.drop_last
+            )
+            for pool in pools:
+                ahead.append((pool, deque(pool.submit(fetch) for _ in range(self.prefetch_factor))))
+            while ahead:
+                pool, pending = ahead.popleft()
+                ahead.append((pool, pending))
+                found = self._wait(pending.popleft())
+                if not found:
+                    for future in ahead.pop()[1]:
+                        future.cancel()
+                    continue
+                pending.append(pool.submit(fetch))
+                yield found[0]
+            finished = True
+        except _NoWorkerError:
+            lost = True
+            for pool in pools:
+                self._kill(pool)
+            raise
+        finally:
+            for _, pending in ahead:
+                for future in pending:
+                    future.cancel()
+            if lost or not self.persistent_workers:
+                if self._readers is pools:
+                    self._readers = []
+                for pool in pools:
+                    pool.shutdown(wait=finished, cancel_futures=True)
+            else:
+                for pool in pools:
+                    pool.submit(workers.forget, loop)
+
+    @staticmethod
+    def _kill(pool: ProcessPoolExecutor) -> None:
+        # Nobody waits for one that hangs: not this loop, and not the end of the program.
+        for process in list((pool._processes or {}).values()):
+            process.kill()
 
     def _by_workers(self, order: Iterable[Any]) -> Iterator[Any]:
-        pool = self._pool or self._make_pool()
+        pool = self._pool or self._make_pools(self.num_workers)[0]
         self._pool = pool if self.persistent_workers else None
         finished = lost = False
         pending: deque[Future[Any]] = deque()
@@ -252,9 +308,7 @@ class DataLoader:
             finished = True
         except _NoWorkerError:
             lost = True
-            # Nobody waits for one that hangs: not this loop, and not the end of the program.
-            for process in list((pool._processes or {}).values()):
-                process.kill()
+            self._kill(pool)
             raise
         finally:
             for future in pending:

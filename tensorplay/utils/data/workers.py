@@ -7,15 +7,16 @@ import pickle
 import random as python_random
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from tensorplay import random
 
-__all__ = ["Task", "WorkerInfo", "fetch", "get_worker_info", "start"]
+__all__ = ["Task", "WorkerInfo", "fetch", "fetch_next", "forget", "get_worker_info", "start"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Task:
 _info: WorkerInfo | None = None
 _task: Task | None = None
 _failure: Exception | None = None
+_samples: dict[int, Iterator[Any]] = {}  # what is left of an `IterableDataset`, for each loop
 
 
 def get_worker_info() -> WorkerInfo | None:
@@ -99,17 +101,48 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def fetch(indices: Sequence[Any] | Any, *, batched: bool) -> Any:
-    """Return the batch of some samples."""
+def _worker_task() -> Task:
+    """Return what this worker got; raises what its set-up raised."""
     if _task is None:
         message = f"[DataLoader] {multiprocessing.current_process().name} is no worker."
         raise RuntimeError(message)
     if _failure is not None:
         raise _failure
+    return _task
+
+
+def fetch_next(loop: int, size: int | None, *, drop_last: bool) -> tuple[Any, ...]:
+    """Return the next batch of an `IterableDataset`, in a tuple; an empty one at the end.
+
+    Without a size it is the next sample. `loop` says which of several loops goes on.
+    """
+    task = _worker_task()
+    try:
+        if loop not in _samples:
+            _samples[loop] = iter(task.dataset)
+        batch = list(islice(_samples[loop], size or 1))
+        if not batch or (size is not None and drop_last and len(batch) < size):
+            return ()
+        return (task.collate(batch if size is not None else batch[0]),)
+    except Exception as error:
+        found = _portable(error)
+        if found is error:
+            raise
+    raise found
+
+
+def forget(loop: int) -> None:
+    """Drop what is left of a loop's samples."""
+    _samples.pop(loop, None)
+
+
+def fetch(indices: Sequence[Any] | Any, *, batched: bool) -> Any:
+    """Return the batch of some samples."""
+    task = _worker_task()
     try:
         if not batched:
-            return _task.collate(_task.dataset[indices])
-        return _task.collate([_task.dataset[i] for i in indices])
+            return task.collate(task.dataset[indices])
+        return task.collate([task.dataset[i] for i in indices])
     except Exception as error:
         found = _portable(error)
         if found is error:

@@ -214,7 +214,7 @@ def test_options_that_exclude_each_other(options: dict[str, Any], words: str) ->
 
 
 def test_streams_refuse_an_order() -> None:
-    for options in ({"shuffle": True}, {"sampler": [0]}, {"num_workers": 1}):
+    for options in ({"shuffle": True}, {"sampler": [0]}):
         with pytest.raises(ValueError, match="IterableDataset"):
             DataLoader(Stream(), **options)  # type: ignore[arg-type]
 

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorplay as tp
-from tensorplay.utils.data import DataLoader, Dataset
+from tensorplay.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 
 class Rows(Dataset[Any]):
@@ -120,3 +121,56 @@ def test_arguments_stand_where_people_put_them() -> None:
 def test_orders_of_any_kind(order: Any) -> None:
     found = [i for b in DataLoader(Rows(int, 5), 2, sampler=order) for i in b.tolist()]
     assert found == [int(i) for i in order]
+
+
+class Stream(IterableDataset[int]):
+    """Numbers, of which each worker takes a share."""
+
+    def __init__(self, size: int, *, shared: bool = True) -> None:
+        self.size, self.shared = size, shared
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        if info is None or not self.shared:
+            return iter(range(self.size))
+        return iter(range(info.id, self.size, info.num_workers))
+
+
+def test_workers_share_a_stream_and_take_turns() -> None:
+    loader = DataLoader(Stream(11), 2, num_workers=2, persistent_workers=True)
+    expected = [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9]]
+    for _ in range(2):
+        assert [b.tolist() for b in loader] == expected
+    one, two = iter(loader), iter(loader)  # at once
+    assert next(one).tolist() == next(two).tolist() == [0, 2]
+    one.close()
+    assert [b.tolist() for b in two] == expected[1:]
+    for pool in loader._readers:
+        pool.shutdown()
+
+
+def test_each_worker_reads_a_stream_that_is_not_shared() -> None:
+    whole = DataLoader(Stream(3, shared=False), None, num_workers=2)
+    assert list(whole) == [0, 0, 1, 1, 2, 2]
+    batches = DataLoader(Stream(3, shared=False), 2, num_workers=2, drop_last=True)
+    assert [b.tolist() for b in batches] == [[0, 1], [0, 1]]
+    assert list(DataLoader(Stream(0), 2, num_workers=1)) == []
+
+
+def test_a_stream_that_fails_in_a_worker_says_why() -> None:
+    class Broken(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+            raise LookupError("the tape is torn")
+
+    class Hangs(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            time.sleep(600)
+            yield 1
+
+    found = iter(DataLoader(Broken(), 1, num_workers=1))
+    assert next(found).tolist() == [1]
+    with pytest.raises(LookupError, match="the tape is torn"):
+        next(found)
+    with pytest.raises(RuntimeError, match="gave no batch"):
+        list(DataLoader(Hangs(), 1, num_workers=1, timeout=0.2))
