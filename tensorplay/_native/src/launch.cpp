@@ -8,6 +8,10 @@
 #include <algorithm>
 #include <vector>
 
+#ifdef __linux__
+#include <unistd.h>
+#endif
+
 #include "rows.h"
 
 namespace tensorplay {
@@ -68,6 +72,16 @@ bool overlaps(PyArrayObject* a, PyArrayObject* b) {
 
 // Whether the results are better written past the caches: the call touches more than those hold, and
 // each row of a new result begins where a vector may be streamed to.
+// The size of the processor's last cache in bytes, 0 where it is not known.
+int64_t last_cache() {
+#if defined(__linux__) && defined(_SC_LEVEL3_CACHE_SIZE)
+  static const int64_t size = std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
+  return size;
+#else
+  return 0;
+#endif
+}
+
 bool goes_past_caches(const LoopCall& call, const Space& space, const std::vector<Place>& places,
                       bool plain) {
   if (!plain || (call.inner >= 0 && space.length % call.lanes != 0)) return false;
@@ -85,7 +99,8 @@ bool goes_past_caches(const LoopCall& call, const Space& space, const std::vecto
       if (p.outer[d] % 64 != 0) return false;
     }
   }
-  return bytes >= kPastCaches;
+  // What sweeps over each row several times waits for its stores only where memory is the limit.
+  return bytes >= (call.inner >= 0 ? std::max(kPastCaches, last_cache()) : kPastCaches);
 }
 
 PyObject* call_loop(PyObject* object, PyObject* const* args, Py_ssize_t given) {
@@ -290,7 +305,9 @@ PyObject* call_loop(PyObject* object, PyObject* const* args, Py_ssize_t given) {
   task.piece = cuts ? std::min(space.length, kPiece) : space.length;
   task.pieces = cuts ? (space.length + task.piece - 1) / task.piece : 1;
   int64_t pairs = space.rows * task.pieces;
-  task.batch = std::max<int64_t>(1, kPiece / std::max<int64_t>(task.piece, 1));
+  // Neighbouring pieces stay with one thread, as long as there are some tasks for each.
+  int64_t share = std::clamp(total / (8 * thread_count()), kPiece, 8 * kPiece);
+  task.batch = std::max<int64_t>(1, share / std::max<int64_t>(task.piece, 1));
   int64_t room = (space.length + self.lanes - 1) / self.lanes * self.lanes;
   int64_t packed_row = cuts ? (self.partial ? task.piece : kTile) : space.length;
   packed_row = (packed_row + self.lanes - 1) / self.lanes * self.lanes;

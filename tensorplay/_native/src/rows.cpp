@@ -113,20 +113,21 @@ void run_task(void* context, int64_t number) {
   char* data[kMaxOperands];
   int64_t known_row = -1;
   for (int64_t pair = first; pair < end; ++pair) {
-    int64_t row = pair / task.pieces;
+    // A division takes as long as several vectors of a row.
+    int64_t row = task.pieces == 1 ? pair : pair / task.pieces;
     if (row != known_row) {
       known_row = row;
       for (int j = 0; j < task.count; ++j) start[j] = task.places[j].data;
       int64_t rest = row;
       for (int d = space.outer_dims - 1; d >= 0 && rest; --d) {
-        int64_t at = rest % space.outer[d];
-        rest /= space.outer[d];
+        int64_t at = d == 0 ? rest : rest % space.outer[d];
+        rest = d == 0 ? 0 : rest / space.outer[d];
         if (at) {
           for (int j = 0; j < task.count; ++j) start[j] += at * task.places[j].outer[d];
         }
       }
     }
-    int64_t from = (pair % task.pieces) * task.piece;
+    int64_t from = task.pieces == 1 ? 0 : (pair % task.pieces) * task.piece;
     int64_t n = std::min(task.piece, space.length - from);
     if (call.partial) {
       // Two partial results per piece: of its whole vectors, and of what is left.

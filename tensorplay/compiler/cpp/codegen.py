@@ -288,6 +288,8 @@ class _Writer:
         before = set(self.known)
         for value in order:
             wide = value.varies and value.type.size == self.widest
+            if value.kind == "input" and self.loop.inputs[value.index].repeats:
+                continue
             if value.kind == "input" and wide and self.fetched.setdefault(value, level) == level:
                 self._line(f"prefetch(p_{value.name} + {self.at});", depth)
         for value in order:

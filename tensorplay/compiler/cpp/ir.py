@@ -126,10 +126,13 @@ class Operand:
         Its element type.
     per_row
         Whether it has one element per row.
+    repeats
+        Whether all rows read the same elements, which are in the caches then.
     """
 
     type: ElementType
     per_row: bool
+    repeats: bool = False
 
 
 @dataclass

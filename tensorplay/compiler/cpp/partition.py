@@ -372,8 +372,12 @@ def build_loop(group: Group, stored: list[Node]) -> tuple[Loop, list[tuple[Node,
         behind = (group.inner or 0) if form == "flat" else 0
         if (node, behind) not in known:
             found = _spec_of(node)
+            inner = group.inner or 0
+            rows = found.shape[: max(0, len(found.shape) + behind - inner)]
             operand = Operand(
-                element_type(found.dtype), per_row=_is_per_row(group, found.shape, behind)
+                element_type(found.dtype),
+                per_row=_is_per_row(group, found.shape, behind),
+                repeats=inner > 0 and all(n == 1 for n in rows),
             )
             known[node, behind] = loop.input(operand)
             operands.append((node, behind))
