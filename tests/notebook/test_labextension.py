@@ -78,6 +78,37 @@ def test_a_cell_is_cpp_and_its_messages_stand_where_they_belong(
         assert tab.problems == []
 
 
+# Stands for a compiler that takes its time after the first message.
+SLOW_COMPILER = """
+import tpkernel
+tpkernel.build("int64_t f() { return 1; }", checks=False)  # asks the compiler what it is
+from tensorplay.utils.cpp_jit import toolchain
+says = "printf '<tpkernel cell>:3:10: error: undeclared is wrong\\n' >&2; sleep 4; exit 1"
+real, toolchain._within_limits = toolchain._within_limits, lambda *_: ("/bin/sh", "-c", says)
+"""
+
+
+def test_messages_appear_while_the_compiler_still_runs(lab: LabBrowser) -> None:
+    body = "int64_t f() {\n  return undeclared;\n}"
+    slow, usual = f"%load_ext tensorplay\n{SLOW_COMPILER}", "toolchain._within_limits = real"
+    with lab.open(notebook_of(slow, f"%%tpkernel\n{body}", usual)) as tab:
+        tab.run_cell(0)
+        tab.run_cell(1, wait=False)
+        mark = editor(tab, 1).locator(".tpk-under-error")
+        expect(mark).to_have_text("undeclared")
+        expect(tab.output(1)).to_contain_text("compiling,")
+        tab.screenshot("live-messages")
+        tab.wait_until_idle()
+        expect(mark).to_have_text("undeclared")
+        expect(tab.output(1)).not_to_contain_text("compiling,")
+        tab.run_cell(2)
+        tab.set_source(1, f"%%tpkernel\n{body.replace('undeclared', '41')}")
+        tab.run_cell(1)
+        expect(mark).to_have_count(0)
+        expect(tab.output(1)).to_contain_text("int64_t f()")
+        assert tab.problems == []
+
+
 def test_the_magic_is_noticed_when_it_is_typed_and_when_it_goes(lab: LabBrowser) -> None:
     with lab.open(notebook_of("int64_t f() { return 1; }")) as tab:
         cell = editor(tab, 0)
@@ -90,7 +121,7 @@ def test_the_magic_is_noticed_when_it_is_typed_and_when_it_goes(lab: LabBrowser)
 
 
 def saved_outputs() -> NotebookNode:
-    """Run a good and a broken cell as nbclient does, and return the notebook that it would save."""
+    """Run a good and a broken cell, and return the notebook as JupyterLab would save it."""
     from nbclient import NotebookClient
 
     notebook = notebook_of(
@@ -99,6 +130,8 @@ def saved_outputs() -> NotebookNode:
     NotebookClient(
         notebook, timeout=120, kernel_name="python3", allow_errors=True, store_widget_state=False
     ).execute()
+    view = {"model_id": "of a kernel that is gone", "version_major": 2, "version_minor": 0}
+    notebook.cells[1].outputs[0].data["application/vnd.jupyter.widget-view+json"] = view
     return notebook
 
 

@@ -31,7 +31,7 @@ from tensorplay.utils.cpp_jit import toolchain
 from tensorplay.utils.cpp_jit.store import digest, write_atomically
 from tpkernel.report.facts import Finding, GradcheckFacts, OpcheckFacts, ValidationRow
 
-__all__ = ["Found", "keep", "kept_for", "records_key"]
+__all__ = ["Found", "keep", "kept_for", "programs_version", "records_key"]
 
 _KINDS = {kind.__name__: kind for kind in (GradcheckFacts, ValidationRow, OpcheckFacts, Finding)}
 
@@ -69,11 +69,11 @@ def records_key(
     except TypeError:  # a sample that is no plain data
         return None
     asked = [declared, list(checks), seed, list(sanitizers)]
-    return digest(json.dumps(asked, sort_keys=True), _version(), toolchain.processor())
+    return digest(json.dumps(asked, sort_keys=True), programs_version(), toolchain.processor())
 
 
 @functools.cache
-def _version() -> str:
+def programs_version() -> str:
     """Return a digest of the programs that make records: ours, Python and NumPy."""
     parts = [sys.version, np.__version__]
     for package in (tensorplay, tpkernel):

@@ -36,6 +36,7 @@ from tpkernel.cells.cell import KEYS, Cell
 from tpkernel.cells.flags import chosen_sanitizers
 from tpkernel.cells.line import AT_LINE, REFUSE, hoist_magic, nearest_option, split_line
 from tpkernel.checks.jobs import TimingJob, run_job, with_job
+from tpkernel.checks.kept import programs_version
 from tpkernel.checks.running import check, checking_worker, with_records
 from tpkernel.checks.suite import CHECKS
 from tpkernel.cpp.functions import parse_source
@@ -47,6 +48,7 @@ from tpkernel.notebook.editor import report_diagnostics
 from tpkernel.notebook.kernels import BlockedName, Function, KernelModule, Operator
 from tpkernel.notebook.option_completion import register_options, unregister_options
 from tpkernel.notebook.output import CellOutput, CellWatch
+from tpkernel.report.markup import code_html
 from tpkernel.report.render import error_html
 from tpkernel.report.report import Report
 from tpkernel.report.widget import ReportWidget
@@ -610,6 +612,11 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     if hoist_magic not in steps:
         steps.append(hoist_magic)
     completion.register(shell)
+    # What the first cell would wait for: a tenth of a second here, where a second is imported.
+    cpp_jit.is_available()
+    parse_source("")
+    code_html("pass", "python")
+    programs_version()
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:

@@ -7,6 +7,7 @@ colours only. Everything that a person typed is escaped.
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import struct
 import zlib
@@ -26,6 +27,7 @@ _TABLE = "border-collapse:collapse;margin:4px 0"
 _CELL = "border:1px solid #8c959f;padding:2px 8px;text-align:left;vertical-align:top"
 
 
+@functools.lru_cache(maxsize=256)  # a cell shows its sources again and again
 def code_html(source: str, language: str) -> str:
     """Return coloured source in a block with a ground of its own."""
     from pygments import highlight

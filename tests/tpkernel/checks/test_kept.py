@@ -81,7 +81,7 @@ def test_what_records_depend_on_is_in_their_name(monkeypatch: pytest.MonkeyPatch
         records_key(spec, ("memory",), 1, ()),
         records_key(spec, ("memory",), 0, ("address",)),
     ]
-    monkeypatch.setattr(kept, "_version", lambda: "another text of the checks")
+    monkeypatch.setattr(kept, "programs_version", lambda: "another text of the checks")
     others.append(records_key(spec, ("memory",), 0, ()))
     monkeypatch.setattr(kept.toolchain, "processor", lambda: "another processor")
     others.append(records_key(spec, ("memory",), 0, ()))
