@@ -252,7 +252,7 @@ def test_runtime_imports_the_workbench_only_to_load_the_extension_and_to_build_m
     assert {(found.importer, found.function) for found in from_runtime} <= {
         ("tensorplay", "load_ipython_extension"),
         ("tensorplay", "unload_ipython_extension"),
-        ("tensorplay.library.modules.building", "build"),
+        ("tensorplay.library.modules.building", "builder"),
     }
 
 

@@ -309,9 +309,9 @@ def build_module(
     tensorplay.utils.cpp_jit.MissingToolError
         There is no compiler, or the packages that read declarations are not installed.
     """
-    from tensorplay.library.modules.building import build
+    from tensorplay.library.modules.building import builder
 
-    return build(
+    return builder()(
         declarations,
         sources,
         output=output,

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["build"]
+__all__ = ["builder"]
 
 
-def build(
-    declarations: str | os.PathLike[str] | None,
-    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    output: str | os.PathLike[str],
-    flags: str | Sequence[str] = (),
-    contiguous: str = "error",
-    allow_alias: bool = False,
-    debug: bool = False,
-) -> Path:
-    """Build a library of operators; `tensorplay.library.build_module` says how."""
+def builder() -> Callable[..., Path]:
+    """Return the workbench's function behind `tensorplay.library.build_module`.
+
+    Raises
+    ------
+    MissingToolError
+        The packages that read declarations and C++ are not installed.
+    """
     from tensorplay.utils.cpp_jit import MissingToolError
 
     try:
@@ -31,12 +27,4 @@ def build(
             "installed. Write pip install 'tensorplay-workbench[build]'."
         )
         raise MissingToolError(message) from problem
-    return build_module(
-        declarations,
-        sources,
-        output=output,
-        flags=flags,
-        contiguous=contiguous,
-        allow_alias=allow_alias,
-        debug=debug,
-    )
+    return build_module
