@@ -160,7 +160,8 @@ def _walk_imports(found: list[Any]) -> list[tuple[Imported, str | None, Any]]:
             else None
         )
         if i.opname == "IMPORT_NAME":
-            module = str(i.argval)
+            level = found[index - 2].argval  # below it lie the names that are asked for
+            module = "." * level + str(i.argval) if isinstance(level, int) else str(i.argval)
             if following is None or following.opname != "IMPORT_FROM":
                 result.append(((module, None), variable, i))
         elif i.opname == "IMPORT_FROM":

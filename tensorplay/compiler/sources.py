@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ _FROZEN: Final = frozenset(
     f"<frozen {name}>" for name in ("os", "posixpath", "ntpath", "genericpath", "stat", "io",
                                     "_collections_abc", "codecs")
 )  # fmt: skip
+_FRONT_END: Final = re.compile(r"site-packages[/\\](IPython|ipykernel|traitlets)[/\\]")
 _NUMPY: Final = os.sep + "numpy" + os.sep
 _STANDARD: Final = str(Path(os.__file__).resolve().parent) + os.sep
 
@@ -44,16 +46,16 @@ def is_library(filename: str) -> bool:
 def is_captured(frame: FrameType) -> bool:
     """Tell whether what a frame reads is the captured function's affair.
 
-    Python's own library is where the function calls it, and is not where we do.
+    Python's own library is where the function calls it, and is not where we do; nor is the front
+    end, which we ask for the numbers of cells.
     """
     here: FrameType | None = frame
     while here is not None:
         filename = here.f_code.co_filename
         if is_library(filename):
             return False
-        if filename not in _FROZEN and (
-            not filename.startswith(_STANDARD) or "site-packages" in filename
-        ):
+        passed = filename in _FROZEN or _FRONT_END.search(filename) is not None
+        if not passed and (not filename.startswith(_STANDARD) or "site-packages" in filename):
             return True
         here = here.f_back
     return False

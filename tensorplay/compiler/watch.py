@@ -13,6 +13,7 @@ import builtins
 import enum
 import functools
 import gc
+import importlib.util
 import inspect
 import sys
 import types
@@ -195,6 +196,8 @@ class Watch:
                 return
             value = self._free(frame, name, values[name])
         elif kind == "import":
+            if name.startswith("."):
+                name = importlib.util.resolve_name(name, frame.f_globals["__package__"])
             value = sys.modules.get(name)
             if value is None:
                 raise _FoundError(f"imports {name!r} for the first time", line=where)
