@@ -26,6 +26,7 @@ from typing import IO, Any
 import numpy as np
 
 import tensorplay as tp
+from tensorplay.utils.cpp_jit.cache import writable
 from tensorplay.utils.cpp_jit.store import default_cache
 from tpkernel.errors import PACKAGE
 from tpkernel.worker.transfer import described
@@ -88,7 +89,10 @@ def session_key(shell: Any) -> str:
 
 
 def _folder() -> Path:
-    return default_cache().root.parent / "sessions"
+    cache = default_cache()
+    used = writable(cache).root
+    # Where the home folder cannot be written to, it goes with the cache that stands in for it.
+    return (used.parent if used == cache.root else used) / "sessions"
 
 
 class CrashRecord:
