@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ from tensorplay.autograd.saved_tensors import Strong
 from tensorplay.compiler.layouts import laid_out, order_of
 from tensorplay.compiler.sources import is_library, user_line
 from tensorplay.compiler.traced import Step, TracedArray, traced
-from tensorplay.graph.effects import MutatingCall, write_part
+from tensorplay.graph.effects import FlatCall, MutatingCall, flat_results, write_part
 from tensorplay.graph.errors import GraphCaptureError
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.node import is_effect, map_arg
@@ -351,12 +351,24 @@ class Recorder:
             result = primitive._run(given, [], meta=True)
         finally:
             self.paused, watching.recorder = False, recorder
-        flat = [] if result is None else list(result) if type(result) is tuple else [result]
-        if not all(isinstance(r, Tensor) for r in flat):
+        several = type(result) is tuple
+        given_back = [] if result is None and not primitive.schema.returns else [result]
+        results: list[Any] = list(result) if several else given_back
+        flat = list(flat_results(results))
+        # What is None, or a list, stands beside a graph, which holds tensors.
+        structured = len(flat) != len(results) or any(isinstance(r, list) for r in results)
+        if not all(isinstance(r, Tensor) for r in flat) or (structured and written):
             raise self.refuse(
                 f"calls {primitive.schema.full_name}, which returns something else than tensors"
             )
-        return self._custom_node(primitive, definition, values, flat, fakes, written, result)
+        if not structured:
+            return self._custom_node(primitive, definition, values, flat, fakes, written, result)
+        target = FlatCall.of(definition)
+        outs = iter(
+            self._custom_node(primitive, target, values, flat, fakes, written, tuple(flat)) or ()
+        )
+        restored = [_restored(r, outs) for r in results]
+        return tuple(restored) if several else restored[0]
 
     def _custom_node(
         self,
@@ -388,11 +400,11 @@ class Recorder:
         line = user_line()
         if line is not None:
             node.meta["source"] = line
-        if written or definition.effect is not None:
+        if written or getattr(definition, "effect", None) is not None:
             node.meta["effect"] = True
         if definition.effect is not None:
             self.repeats = False
-        if len(flat) == 1 and not written:
+        if len(flat) == 1 and not written and not isinstance(target, FlatCall):
             node.meta["val"] = meta_of(specs[0])
             nodes = [node]
         else:
@@ -681,6 +693,13 @@ def meta_of(specs: Any) -> Any:
     if isinstance(specs, Spec):
         return wrap(MetaArray(specs), specs.dtype)
     return tuple(meta_of(s) for s in specs)
+
+
+def _restored(like: Any, tensors: Iterator[Any]) -> Any:
+    """Return a result in the form that it has, of the tensors that stand for it in a graph."""
+    if isinstance(like, list):
+        return [_restored(member, tensors) for member in like]
+    return None if like is None else next(tensors)
 
 
 def _nodes(value: Any) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tensorplay._tensor import Tensor
 from tensorplay.graph.node import EFFECTS
 from tensorplay.ops.operator import OPERATORS
 
-__all__ = ["MutatingCall", "write", "write_part"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["FlatCall", "MutatingCall", "flat_results", "write", "write_part"]
 
 
 def write(destination: Tensor, value: Tensor) -> Tensor:
@@ -95,8 +98,41 @@ class MutatingCall:
         writes = {a.name for a in self.schema.arguments if a.is_write}
         named = {k: copied(v) if k in writes else v for k, v in kwargs.items()}
         result = self.definition(*values, **named)
-        given = () if result is None else result if type(result) is tuple else (result,)
+        given = () if result is None else result if isinstance(result, tuple) else (result,)
         return (*given, *copies)
 
 
+class FlatCall:
+    """An operator of a user with lists or None among its results, as one that returns tensors.
+
+    A graph holds tensors: those of lists stand one by one, and what is None is left out.
+    """
+
+    def __init__(self, definition: Any) -> None:
+        self.definition = definition
+        self.schema = definition.schema
+        self.__name__ = definition.name
+        self.__qualname__ = definition.name
+
+    @classmethod
+    def of(cls, definition: Any) -> FlatCall:
+        """Return the one for an operator, always the same."""
+        found = _FLAT.get(definition)
+        if found is None:
+            found = _FLAT[definition] = cls(definition)
+        return found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        """Run the operator."""
+        result = self.definition(*args, **kwargs)
+        return flat_results(result if isinstance(result, tuple) else (result,))
+
+
+def flat_results(results: Iterable[Any]) -> tuple[Any, ...]:
+    """Return results with the members of lists one by one, and without those that are None."""
+    flat = [r for given in results for r in (given if isinstance(given, list) else [given])]
+    return tuple(r for r in flat if r is not None)
+
+
 _CALLS: Final[weakref.WeakKeyDictionary[Any, MutatingCall]] = weakref.WeakKeyDictionary()
+_FLAT: Final[weakref.WeakKeyDictionary[Any, FlatCall]] = weakref.WeakKeyDictionary()

@@ -17,7 +17,7 @@ from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient, flat_gradients
 from tensorplay.library.kernels import COMPOSITE, Kernels
 from tensorplay.library.nested import flatten, map_kind
-from tensorplay.library.results import checked_results, composite_results
+from tensorplay.library.results import checked_results, composite_results, named_results
 from tensorplay.library.writes import Snapshot, undeclared_write
 from tensorplay.ops.node import OTHER, TENSOR_LIST, node_name
 from tensorplay.ops.primitive import Primitive
@@ -42,6 +42,8 @@ class CustomPrimitive(Primitive):
         self._made_formula: tuple[Gradient, Callable[..., Any]] | None = None
         super().__init__(str(schema), doc, self._on_arrays, rule=self._on_specs, method=False)
         self.qualname = schema.full_name
+        # Named results are a named tuple, as those of the operators that are built in.
+        self._tuple = named_results(schema)
         arguments = self.schema.arguments
         self.positional = sum(not a.kwarg_only for a in arguments)
         # Lists of numbers reach the kernel as lists, those of a declared size as tuples.
@@ -71,6 +73,10 @@ class CustomPrimitive(Primitive):
 
     def apply(self, args: tuple[Any, ...]) -> Any:
         """Run the operator, or the composite that stands in its place."""
+        made = self._applied(args)
+        return made if self._tuple is None else self._tuple(*made)
+
+    def _applied(self, args: tuple[Any, ...]) -> Any:
         if COMPOSITE in self.kernels.by_key:
             values = self._with_lists(self._prepare(args)[0])
             first = next(flatten(values), None)

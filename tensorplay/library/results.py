@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import keyword
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
     from tensorplay.ops.schema import FunctionSchema, SchemaType
 
-__all__ = ["ResultError", "checked_results", "composite_results", "overlap"]
+__all__ = ["ResultError", "checked_results", "composite_results", "named_results", "overlap"]
 
 
 class ResultError(RuntimeError):
@@ -30,6 +33,49 @@ class ResultError(RuntimeError):
     def __init__(self, message: str, code: str = "result_type") -> None:
         super().__init__(message)
         self.code = code
+
+
+class _NamedResults:
+    """What the tuples of an operator's named results have besides their fields."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class is made for the operator, so that pickle cannot find it by its name.
+        kind: Any = type(self)
+        return _rebuilt, (kind.__name__, kind._fields, tuple(self))  # type: ignore[arg-type]
+
+
+def _rebuilt(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return _tuple_class(name, fields)(*values)
+
+
+@functools.cache
+def _tuple_class(name: str, fields: tuple[str, ...]) -> Any:
+    base = collections.namedtuple(name, fields)  # type: ignore[misc]  # noqa: PYI024
+    return type(name, (_NamedResults, base), {"__slots__": (), "__module__": __name__})
+
+
+def named_results(schema: FunctionSchema) -> Any:
+    """Return the class of tuples for an operator whose results all have names, or None.
+
+    Raises
+    ------
+    ValueError
+        A name that no attribute can have.
+    """
+    names = [r.name for r in schema.returns]
+    if len(names) < 2 or not all(names):
+        return None
+    for name in names:
+        if name is None or keyword.iskeyword(name) or name.startswith("_") or names.count(name) > 1:
+            message = (
+                f"[{schema.full_name}] result '{name}' cannot be an attribute of the results: "
+                "expected names that differ, begin with a letter and are no words of Python. "
+                "Rename it in the schema."
+            )
+            raise ValueError(message)
+    return _tuple_class(schema.name, tuple(names))
 
 
 def checked_results(

@@ -245,14 +245,19 @@ def _one_by_one(
             for s in rows_spec
         )
         return empty[0] if isinstance(specs, Spec) else empty
+    return _together(operator, rows, sizes, levels)
+
+
+def _together(operator: Operator, rows: list[Any], sizes: tuple[int, ...], levels: Levels) -> Any:
+    """Return the results of all samples in the form of one; lists may be among them."""
     first = rows[0]
     if isinstance(first, Tensor):
         return _joined(operator, rows, sizes, levels)
     if isinstance(first, (tuple, list)):
         columns = [
-            _joined(operator, list(column), sizes, levels) for column in zip(*rows, strict=True)
+            _together(operator, list(column), sizes, levels) for column in zip(*rows, strict=True)
         ]
-        return type(first)(columns)
+        return columns if isinstance(first, list) else tuple(columns)
     return first
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tensorplay.library.modules.shapes import Dims, same_shape
-from tensorplay.library.modules.spec import DTYPES, Argument, CellSpec, KernelSpec
+from tensorplay.library.modules.shapes import Dims, is_alike, same_shape
+from tensorplay.library.modules.spec import DTYPES, Allocated, Argument, CellSpec, KernelSpec
 from tpkernel.cpp.scalar_types import bare_type
+from tpkernel.cpp.views import view_of
 
 __all__ = ["export_source", "preamble"]
 
@@ -22,6 +23,14 @@ _KINDS = {
     "float": "TP_KIND_FLOAT",
     "bool": "TP_KIND_BOOL",
     "other": "TP_KIND_ANY",
+}
+# Of DLPack: code, bits, lanes.
+_DLPACK: Mapping[str, str] = {
+    "bool": "{kDLBool, 8, 1}",
+    "bfloat16": "{kDLBfloat, 16, 1}",
+    **{f"{s}int{b}": f"{{kDL{s.upper()}Int, {b}, 1}}" for s in ("", "u") for b in (8, 16, 32, 64)},
+    **{f"float{b}": f"{{kDLFloat, {b}, 1}}" for b in (16, 32, 64)},
+    **{f"complex{b}": f"{{kDLComplex, {b}, 1}}" for b in (64, 128)},
 }
 
 
@@ -38,6 +47,7 @@ def preamble(spec: CellSpec, macros: Iterable[str] = ()) -> str:
     """
     lines = ["#include <tensorplay/kernel.h>"]
     dtypes = {d for k in spec.kernels for a in k.arguments for d in a.dtypes}
+    dtypes |= {r.dtype for k in spec.kernels for r in k.results if r.dtype is not None}
     if "bfloat16" in dtypes:
         lines.append("#include <tensorplay/bfloat16.h>")
     if any(d.startswith("complex") for d in dtypes):
@@ -94,7 +104,7 @@ def _export(kernel: KernelSpec) -> str:
         rows.append(
             f"    {{{_text(argument.name)}, {_text(argument.cpp_type)}, {_KINDS[argument.kind]}, "
             f"{-1 if rank is None else rank}, {_dtype_bits(argument.dtypes)}, "
-            f"{_flags(argument, alias_ok=kernel.alias_ok)}, "
+            f"{_flags(argument, kernel)}, "
             f"{variable}, {like}, "
             f"{_integer(argument.low)}, {_integer(argument.high)}, {dims}}},"
         )
@@ -102,6 +112,15 @@ def _export(kernel: KernelSpec) -> str:
     if rows:
         table = f"tp_args_{tag}"
         lines += [f"static const tp_guard_arg {table}[] = {{", *rows, "};"]
+    if kernel.results:
+        lines.append(f"static const tp_guard_arg tp_results_{tag}[] = {{")
+        for made in kernel.results:
+            rank = -1 if made.rank is None else made.rank
+            lines.append(
+                f"    {{{_text(made.name)}, {_text(made.cpp_type)}, TP_KIND_TENSOR, {rank}, 0u, "
+                "TP_FLAG_WRITES, -1, -1, 0, 0, nullptr},"
+            )
+        lines.append("};")
     names = "nullptr"
     if symbols:
         names = f"tp_symbols_{tag}"
@@ -128,15 +147,23 @@ def _dim(entry: str, symbols: Sequence[str]) -> str:
     return "{TP_DIM_FREE, 0, 0}"
 
 
-def _flags(argument: Argument, *, alias_ok: bool) -> str:
+def _flags(argument: Argument, kernel: KernelSpec) -> str:
     flags = []
     if argument.kind == "tensor":
         if argument.writes is True:
             flags.append("TP_FLAG_WRITES")
         if argument.contiguous:
             flags.append("TP_FLAG_CONTIGUOUS")
-        if alias_ok:
+        if kernel.alias_ok:
             flags.append("TP_FLAG_ALIAS_OK")
+        if argument.form == "?":
+            flags.append("TP_FLAG_OPTIONAL")
+        if argument.is_list:
+            flags.append("TP_FLAG_LIST")
+            if argument.form == "?[]":
+                flags.append("TP_FLAG_ABSENT_MEMBERS")
+            if is_alike(kernel.shapes, argument.name):
+                flags.append("TP_FLAG_ALIKE")
     return " | ".join(flags) or "0u"
 
 
@@ -168,6 +195,7 @@ def _dispatch(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
         lines.append(f"tp_view views[{tensors}];")
     if variables:
         lines.append(f"int32_t codes[{len(variables)}];")
+    count = len(kernel.results)
     table = f"tp_guard_{kernel.export}"
     lines += [
         f"if (tp_rt_guard(&{table}, args, count, {views}, {codes}) != 0) return -1;",
@@ -179,6 +207,17 @@ def _dispatch(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
             f"using mixed = ::tensorplay::jit::Mixed<{', '.join(types)}>;",
             f"if (mixed::check({_text(kernel.name)}, args, count) != 0) return -1;",
         ]
+    if any(a.is_list for a in kernel.tensors):
+        lines.append(f"tp_members_of members_{{views, {tensors}}};")
+    if count:
+        made = f"tp_results_{kernel.export}"
+        each = ", ".join(
+            f"{{&{table}, &{made}[{i}], {{0, 0, 1}}, nullptr, {{}}}}" for i in range(count)
+        )
+        lines += [
+            f"tp_result results[{count}] = {{{each}}};",
+            f"tp_results_of results_{{results, {count}}};",
+        ]
     lines.append("try {")
     for number, instance in enumerate(kernel.instances):
         call = f"::{kernel.name}{_template_arguments(variables, instance)}"
@@ -186,20 +225,28 @@ def _dispatch(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
         tests = " && ".join(
             f"codes[{i}] == TP_DTYPE_{instance[v].upper()}" for i, v in enumerate(variables)
         )
+        dtypes = "".join(
+            f"results[{i}].dtype = {_DLPACK[r.dtype or instance[str(r.variable)]]}; "
+            for i, r in enumerate(kernel.results)
+        )
         if not tests:
-            lines.append("  " + call)
+            lines.append(f"  {dtypes}{call}")
         else:
-            lines.append(f"  {'else ' if number else ''}if ({tests})\n      {call}")
+            lines.append(f"  {'else ' if number else ''}if ({tests}) {{\n      {dtypes}{call} }}")
     lines += [
         "} catch (...) {",
         "  return tp_rt_raise_current();",
         "}",
+    ]
+    if count:
+        return [*lines, f"return tp_rt_take_results(results, {count}, result);"]
+    return [
+        *lines,
         "result->type_index = kTVMFFINone;",
         "result->zero_padding = 0;",
         "result->v_int64 = 0;",
         "return 0;",
     ]
-    return lines
 
 
 def _template_arguments(variables: Sequence[str], instance: Mapping[str, str]) -> str:
@@ -225,14 +272,14 @@ def _arguments(kernel: KernelSpec, instance: Mapping[str, str]) -> str:
         bare = bare_type(argument.cpp_type)
         target = DTYPES[instance[bare]] if bare in instance else bare
         texts.append(f"static_cast<{target}>(tp_arg_{argument.kind}(args[{position}]))")
+    for number, made in enumerate(kernel.results):
+        texts.insert(made.position, f"{_view_type(made, instance)}(&results[{number}])")
     return ", ".join(texts)
 
 
-def _view_type(argument: Argument, instance: Mapping[str, str]) -> str:
-    """Spell a view's type with its element resolved, keeping the rank as written."""
-    inside = argument.cpp_type[argument.cpp_type.index("<") + 1 : argument.cpp_type.rindex(">")]
-    element, _, rank = inside.partition(",")
-    if argument.variable is not None:
-        element = DTYPES[instance[argument.variable]]
-    head = argument.cpp_type[: argument.cpp_type.index("<")].split("::")[-1].split()[-1]
-    return f"::tp::{head}<{element.strip()}{', ' + rank.strip() if rank else ''}>"
+def _view_type(argument: Argument | Allocated, instance: Mapping[str, str]) -> str:
+    """Spell a view's type with its element resolved."""
+    view = view_of(argument.cpp_type)
+    assert view is not None  # noqa: S101  (the reader has read it)
+    variable = argument.variable
+    return view.spelled(view.element if variable is None else DTYPES[instance[variable]])

@@ -29,6 +29,8 @@ KEYS: Mapping[str, str] = {
     "devices": "devices the kernel runs on (cpu)",
     "layout": "contiguous, strided, or copy: strided inputs are copied (default: as it is indexed)",
     "derivatives": "one formula per input, in tensor operations, inputs, grad and result",
+    "output_differentiability": "which outputs have a gradient, such as [True, False]",
+    "surrogate_gradient": "why a gradient is deliberately not the derivative; for all, or {x: why}",
     "samples": "a list of example arguments for the checks, such as {x: 'randn(3, 4)', beta: 0.5}",
     "reference": "what its times are compared with: an expression, or module:function",
     "doc": "text for help() and the report",

@@ -10,11 +10,21 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from tensorplay.library.modules.shapes import ShapeRules
-from tensorplay.library.modules.spec import DTYPES, Argument, KernelSpec, OperatorSpec, Output, Role
+from tensorplay.library.modules.spec import (
+    DTYPES,
+    Allocated,
+    Argument,
+    KernelSpec,
+    OperatorSpec,
+    Output,
+    Role,
+)
 from tensorplay.ops.schema import (
     NO_DEFAULT,
     Argument as SchemaArgument,
     FunctionSchema,
+    Return,
+    SchemaType,
     parse_schema,
 )
 from tpkernel.cells.cell import FrontMatter
@@ -22,7 +32,7 @@ from tpkernel.cells.formulas import cut_at_comma, is_function_path, read_formula
 from tpkernel.cells.gradients import with_gradient
 from tpkernel.cells.shapes import parse_shapes
 from tpkernel.cpp.functions import Function, Parameter
-from tpkernel.cpp.scalar_types import BESIDE_VIEWS, ENGINE_TYPES, TYPES_TEXT
+from tpkernel.cpp.scalar_types import BESIDE_VIEWS, TYPES_TEXT, engine_type
 from tpkernel.errors import CellError, did_you_mean
 
 if TYPE_CHECKING:
@@ -33,6 +43,7 @@ __all__ = ["EntryReader"]
 _DEFAULT_DTYPES = ("float32", "float64")
 _MAX_INSTANCES = 64
 _MAX_TEMPLATES = 8
+_MAX_RESULTS = 16  # TP_MAX_RESULTS of tensorplay/guard.h
 _MAX_SYMBOLS = 32  # TP_MAX_SYMBOLS of tensorplay/guard.h
 # Names that the generated module gives to something else.
 _MODULE = frozenset({"tp", "kernels", "rules", "math"})
@@ -71,7 +82,6 @@ class EntryReader:
         kernel, returned = self.kernel(schema, function)
         if self.entry.values.get("layout") == "contiguous":
             kernel = replace(kernel, arguments=tuple(map(_contiguous, kernel.arguments)))
-        outputs = tuple(a for a in kernel.arguments if a.role == "out")
         mutates = tuple(a.name for a in schema.arguments if a.is_write)
         # Gradients arrive expanded or transposed, so helpers copy what they need contiguous.
         copies = self.layout(kernel) or self.helper
@@ -79,7 +89,7 @@ class EntryReader:
             name=str(self.subject),
             schema=str(schema),
             kernel=kernel,
-            outputs=self.outputs(outputs, kernel, returned),
+            outputs=self.outputs(kernel),
             returned=returned,
             mutates=mutates,
             derivatives=(),
@@ -189,21 +199,33 @@ class EntryReader:
         if tensor_result and function.has_views:
             message = (
                 f"a function over typed views must return void, got {function.return_type}. Take "
-                "the result as a last parameter tp::Out<T> out. Where its shape depends on data, "
-                "take all tensors as tvm::ffi::TensorView and return a tvm::ffi::Tensor."
+                "the result as a last parameter tp::Out<T> out; where its shape depends on data, "
+                "tp::Result<T> out, and call out.allocate(n)."
             )
             raise self.error(message, line=function.line, column=function.column)
-        if own and any(str(r.type) != "Tensor" for r in own) and not tensor_result:
+        admitted = ("Tensor", "Tensor?", "Tensor[]") if function.has_views else ("Tensor",)
+        if own and any(str(r.type) not in admitted for r in own) and not tensor_result:
             message = "outputs that the operator allocates must be Tensor; return others from C++"
             raise self.error(message, "op")
         self.check_names(schema, function)
         self.parent.check_views(function, str(self.subject))
         arguments = [self.matched(a, p, function) for a, p in zip(inputs, parameters, strict=False)]
-        for parameter in parameters[len(inputs) :]:
-            arguments.append(
-                self.output(parameter, function, returns, len(arguments) - len(inputs))
+        results: list[Allocated] = []
+        for position, parameter in enumerate(parameters[len(inputs) :]):
+            made = self.output(parameter, function, own[position])
+            view = parameter.view
+            if view is None or view.direction != "result":
+                arguments.append(made)
+                continue
+            place = len(inputs) + position
+            dtype = None if made.variable else made.dtypes[0]
+            results.append(
+                Allocated(made.name, made.cpp_type, place, dtype, made.variable, view.rank)
             )
-        arguments, instances = self.dtypes(tuple(arguments), function)
+        if len(results) > _MAX_RESULTS:
+            message = f"at most {_MAX_RESULTS} outputs can be tp::Result, got {len(results)}"
+            raise self.error(message, line=function.line)
+        arguments, instances = self.dtypes(tuple(arguments), tuple(results), function)
         return (
             KernelSpec(
                 name=function.name,
@@ -213,18 +235,27 @@ class EntryReader:
                 returns=function.return_type,
                 templates=function.templates,
                 instances=instances,
-                shapes=self.shapes(tuple(arguments), returned=tensor_result),
+                shapes=self.shapes(tuple(arguments), tuple(results), returned=tensor_result),
                 line=function.line,
                 defaults={a.name: a.default for a in inputs if a.default is not NO_DEFAULT},
                 doc=function.signature,
                 alias_ok=self.parent.options.alias_ok,
+                results=tuple(results),
             ),
             len(own) if tensor_result else 0,
         )
 
     def check_names(self, schema: FunctionSchema, function: Function) -> None:
-        """Refuse a parameter that carries the name of another schema argument."""
+        """Refuse a parameter that carries the name of another schema argument or result."""
         names = [a.name for a in schema.arguments]
+        own = [r.name for r in schema.returns if r.alias is None]
+        for position, parameter in enumerate(function.parameters[len(names) :]):
+            if parameter.name in own and parameter.name != own[position]:
+                message = (
+                    f"parameter '{parameter.name}' of '{function.name}' stands where the schema "
+                    f"has the result '{own[position]}'. Put the outputs in the schema's order."
+                )
+                raise self.error(message, line=parameter.line, column=parameter.column)
         for position, parameter in enumerate(function.parameters):
             expected = names[position] if position < len(names) else None
             if parameter.name != expected and parameter.name in names:
@@ -242,35 +273,25 @@ class EntryReader:
         made = self.parent.argument(parameter, function)
         kind = str(argument.type)
         want = {
-            "Tensor": "tensor",
             "int": "int",
             "SymInt": "int",
             "float": "float",
             "bool": "bool",
             "Scalar": "float",
         }
-        advice = {
-            "Tensor": "tp::In<T>" if not argument.is_write else "tp::InOut<T>",
-            "int": "int64_t",
-            "SymInt": "int64_t",
-            "float": "double",
-            "Scalar": "double",
-            "bool": "bool",
-            **{kind: usual for kind, (_, usual) in ENGINE_TYPES.items()},
-        }
+        known = engine_type(argument.type.base, _form(argument.type))
         converted = made.kind == "other" and self.parent.is_engine_type(parameter.type)
         if function.has_views and converted:
-            known = ENGINE_TYPES.get(kind)
             bare = self.parent.resolve(parameter.type)
             converted = known is not None and known[0].fullmatch(bare) is not None
-        accepted = made.kind == want.get(kind) or (kind not in want and converted)
+        if argument.type.is_tensor and (function.has_views or kind == "Tensor"):
+            accepted = made.kind == "tensor" and made.form == _form(argument.type)
+        else:
+            accepted = made.kind == want.get(kind) or (kind not in want and converted)
         if not accepted:
-            hint = f" Write {advice[kind]} {parameter.name}." if kind in advice else ""
-            if function.has_views and kind not in want and kind not in ENGINE_TYPES:
-                hint = f" {BESIDE_VIEWS}"
             message = (
                 f"argument '{argument.name}': expected a C++ parameter for schema type {kind}, got "
-                f"{parameter.type}.{hint}"
+                f"{parameter.type}.{self.advice(argument, function, known)}"
             )
             if made.kind == "other" and not function.has_views:
                 message += f" {TYPES_TEXT}"
@@ -285,6 +306,37 @@ class EntryReader:
                 writes=True if argument.is_write else made.writes,
             )
         return replace(made, name=argument.name)
+
+    def advice(self, argument: SchemaArgument, function: Function, known: Any) -> str:
+        """Say which C++ parameter to write for an argument of the schema."""
+        kind, form = argument.type, _form(argument.type)
+        if kind.is_tensor:
+            inner = "tp::InOut<T>" if argument.is_write else "tp::In<T>"
+            engines = "tvm::ffi::Tensor"
+            for mark in {"": (), "?": "?", "[]": "[", "?[]": "?[", "[]?": "[?"}[form]:
+                head = "Optional" if mark == "?" else "List"
+                inner = f"tp::{head}<{inner}>"
+                engines = f"tvm::ffi::{'Array' if mark == '[' else 'Optional'}<{engines}>"
+            if form == "[]?" and function.has_views:
+                return (
+                    f" A list beside typed views is never None: write Tensor[] {argument.name} in "
+                    "the schema, and let callers pass an empty list."
+                )
+            if function.has_views or not form:
+                return f" Write {inner} {argument.name}."
+            return f" Write {engines} {argument.name}, or typed views: {inner} {argument.name}."
+        usual = {"int": "int64_t", "SymInt": "int64_t", "float": "double", "Scalar": "double"}
+        written = {**usual, "bool": "bool"}.get(str(kind))
+        if written is None and known is not None:
+            written = known[1]
+        if written is not None:
+            return f" Write {written} {argument.name}."
+        if kind.base in ("Layout", "Generator"):
+            return (
+                f" The engine cannot pass a {kind.base} to C++. Leave it out of the schema, or "
+                "write the operator in Python with tensorplay.library.custom_op around the kernel."
+            )
+        return f" {BESIDE_VIEWS}" if function.has_views else ""
 
     def check_direction(
         self, argument: SchemaArgument, parameter: Parameter, made: Argument
@@ -312,15 +364,19 @@ class EntryReader:
             return
         raise self.error(message, line=parameter.line, column=parameter.column)
 
-    def output(
-        self, parameter: Parameter, function: Function, returns: Sequence[Any], position: int
-    ) -> Argument:
-        """Match one C++ parameter with an output."""
+    def output(self, parameter: Parameter, function: Function, returned: Return) -> Argument:
+        """Match one C++ parameter with an output; it gets the name that the schema has for it."""
         made = self.parent.argument(parameter, function)
-        if made.kind != "tensor" or (parameter.view is not None and made.role != "out"):
+        form = _form(returned.type)
+        fits = made.kind == "tensor" and made.form == form
+        if not fits or (parameter.view is not None and made.role != "out"):
+            inner = {"?": "tp::Optional<tp::Out<T>>", "[]": "tp::List<tp::Out<T>>"}.get(form)
+            expected = (
+                f" {inner}" if inner else " (tp::Out<T>, tp::Result<T> or tvm::ffi::TensorView)"
+            )
             message = (
-                f"argument '{parameter.name}': expected an output (tp::Out<T> or "
-                f"tvm::ffi::TensorView), got {parameter.type}"
+                f"argument '{parameter.name}': expected an output{expected} for {returned.type}, "
+                f"got {parameter.type}"
             )
             raise self.error(message, line=parameter.line, column=parameter.column)
         if parameter.view is None and made.writes is False:
@@ -329,15 +385,16 @@ class EntryReader:
                 "writes it. Put the outputs last."
             )
             raise self.error(message, line=parameter.line, column=parameter.column)
-        if parameter.name in _MODULE:
-            message = f"output '{parameter.name}' has a name that formulas use; rename it"
+        name = returned.name or parameter.name
+        if name in _MODULE:
+            message = f"output '{name}' has a name that formulas use; rename it"
             raise self.error(message, line=parameter.line, column=parameter.column)
-        return replace(made, role="out", writes=True)
+        return replace(made, name=name, role="out", writes=True)
 
     # -- dtypes, shapes, layout ---------------------------------------------------------------
 
     def dtypes(
-        self, arguments: tuple[Argument, ...], function: Function
+        self, arguments: tuple[Argument, ...], results: tuple[Allocated, ...], function: Function
     ) -> tuple[list[Argument], tuple[Mapping[str, str], ...]]:
         """Put admitted dtypes into the arguments; return them and the instances to build."""
         declared = self.declared_dtypes(function)
@@ -353,6 +410,16 @@ class EntryReader:
                 message = (
                     f"template parameter '{template}' is in no input, so nothing says which "
                     "instance is meant. Use it in a tp::In, or give the output a fixed type."
+                )
+                raise self.error(message, line=function.line, column=function.column)
+        sure = {a.variable for a in arguments if a.role != "out" and a.form in ("", "[]")}
+        outs = [(a.name, a.variable) for a in arguments if a.role == "out" and a.form != "?"]
+        outs += [(r.name, r.variable) for r in results]
+        for name, variable in outs:
+            if variable and variable not in sure:
+                message = (
+                    f"output '{name}' is {variable}, which only inputs have that may be "
+                    "None. Give it a fixed type, or that of an input which is always there."
                 )
                 raise self.error(message, line=function.line, column=function.column)
         done: list[Argument] = []
@@ -426,7 +493,9 @@ class EntryReader:
             raise self.error(message, key)
         return name
 
-    def shapes(self, arguments: tuple[Argument, ...], *, returned: bool) -> ShapeRules:
+    def shapes(
+        self, arguments: tuple[Argument, ...], results: tuple[Allocated, ...], *, returned: bool
+    ) -> ShapeRules:
         """Read ``shape``, or the default rule."""
         if self.given_shapes is not None:
             return self.given_shapes
@@ -438,6 +507,11 @@ class EntryReader:
                 return ShapeRules({}, {}, declared=False)
         else:
             outputs = [a.name for a in tensors if a.role == "out"]
+            # What the kernel allocates has the sizes that it finds, unless they are declared.
+            if isinstance(value, Mapping):
+                outputs += [r.name for r in results if r.name in value or "result" in value]
+            elif value is not None:
+                outputs += [r.name for r in results]
             if isinstance(value, Mapping) and len(outputs) == 1 and "result" in value:
                 value = {outputs[0] if k == "result" else k: v for k, v in value.items()}
         try:
@@ -446,7 +520,8 @@ class EntryReader:
                 inputs=[a.name for a in tensors if a.role != "out"],
                 outputs=outputs,
                 integers=[a.name for a in arguments if a.kind == "int"],
-                ranks={a.name: a.rank for a in tensors},
+                ranks={**{a.name: a.rank for a in tensors}, **{r.name: r.rank for r in results}},
+                forms={a.name: a.form for a in tensors},
             )
         except ValueError as problem:
             raise self.error(str(problem), "shape") from None
@@ -454,40 +529,77 @@ class EntryReader:
             raise self.error(f"shape names more than {_MAX_SYMBOLS} different sizes", "shape")
         return rules
 
-    def outputs(
-        self, outs: Sequence[Argument], kernel: KernelSpec, returned: int
-    ) -> tuple[Output, ...]:
-        """Decide dtype and shape of each output that the operator allocates."""
+    def outputs(self, kernel: KernelSpec) -> tuple[Output, ...]:
+        """Decide dtype and form of each output, in the schema's order."""
+        outs: list[Argument | Allocated] = [a for a in kernel.arguments if a.role == "out"]
+        for result in kernel.results:
+            outs.insert(result.position - sum(a.role != "out" for a in kernel.arguments), result)
+        names = [o.name for o in outs]
         declared = self.entry.values.get("out_dtype")
         by_name: dict[str, str] = {}
         if declared is not None:
-            pairs = declared if isinstance(declared, Mapping) else {o.name: declared for o in outs}
+            pairs = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
             for name, value in pairs.items():
-                if name not in [o.name for o in outs]:
-                    near = did_you_mean(str(name), [o.name for o in outs])
+                if name not in names:
+                    near = did_you_mean(str(name), names)
                     message = f"'{name}' under out_dtype is no output{near}"
                     raise self.error(message, f"out_dtype.{name}")
                 by_name[name] = self.dtype_name(value, "out_dtype")
         inputs = [a for a in kernel.arguments if a.kind == "tensor" and a.role != "out"]
-        made = []
-        for out in outs:
-            fixed = by_name.get(out.name)
-            like = None
-            if fixed is None and out.variable is not None:
-                like = next(a.name for a in inputs if a.variable == out.variable)
-            elif fixed is None and len(out.dtypes) == 1:
-                fixed = out.dtypes[0]
-            elif fixed is None:
-                like = inputs[0].name if inputs else None
-                fixed = None if inputs else "float32"
-            if fixed is not None and out.dtypes and fixed not in out.dtypes:
-                message = (
-                    f"output '{out.name}': expected {' or '.join(out.dtypes)}, as its C++ type "
-                    f"says, got {fixed}"
-                )
-                raise self.error(message, "out_dtype")
-            made.append(Output(out.name, fixed, like))
-        return tuple(made)
+        inputs.sort(
+            key=lambda a: ("", "[]", "?", "?[]").index(a.form)
+        )  # those that are there first
+        made = [self.one_output(out, by_name.get(out.name), inputs) for out in outs]
+        return tuple(
+            replace(out, differentiable=d)
+            for out, d in zip(made, self.differentiable(names), strict=True)
+        )
+
+    def differentiable(self, names: Sequence[str]) -> list[bool]:
+        """Read ``output_differentiability``."""
+        key = "output_differentiability"
+        value = self.entry.values.get(key)
+        if value is None:
+            return [True] * len(names)
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(i, bool) for i in items) or len(items) != len(names):
+            message = (
+                f"{key} must be True or False for each output that the operator allocates "
+                f"({', '.join(names) or 'none'}), got {value!r}"
+            )
+            raise self.error(message, key)
+        return items
+
+    def tensor_names(self) -> list[str]:
+        """Return the names of the tensor arguments."""
+        schema = parse_schema(str(self.entry.values["op"]))
+        return [a.name for a in schema.arguments if a.type.is_tensor]
+
+    def one_output(
+        self, out: Argument | Allocated, fixed: str | None, inputs: Sequence[Argument]
+    ) -> Output:
+        """Decide dtype and form of one output."""
+        if isinstance(out, Allocated):
+            dtypes: tuple[str, ...] = (out.dtype,) if out.dtype else ()
+        else:
+            dtypes = out.dtypes
+        like = None
+        if fixed is None and out.variable is not None:
+            like = next(a.name for a in inputs if a.variable == out.variable)
+        elif fixed is None and len(dtypes) == 1:
+            fixed = dtypes[0]
+        elif fixed is None:
+            like = inputs[0].name if inputs else None
+            fixed = None if inputs else "float32"
+        if fixed is not None and dtypes and fixed not in dtypes:
+            message = (
+                f"output '{out.name}': expected {' or '.join(dtypes)}, as its C++ type says, got "
+                f"{fixed}"
+            )
+            raise self.error(message, "out_dtype")
+        if isinstance(out, Allocated):
+            return Output(out.name, fixed, like, allocated=True)
+        return Output(out.name, fixed, like, form=out.form)
 
     def layout(self, kernel: KernelSpec) -> bool:
         """Read ``devices`` and ``layout``; tell whether strided inputs are copied."""
@@ -556,20 +668,46 @@ class EntryReader:
                     )
                     raise self.error(message, f"samples.{position}")
             for name, value in item.items():
-                tensor = str(schema.arguments[schema.index_of(name)].type) == "Tensor"
-                if not (tensor and isinstance(value, str)):
-                    continue
-                try:
-                    read_formula(value, values=(), grads=())
-                except ValueError as problem:
+                problem = _wrong_sample(value, schema.arguments[schema.index_of(name)].type)
+                if problem:
                     message = f"sample {position}, '{name}': {problem}"
-                    raise self.error(message, f"samples.{position}") from None
+                    raise self.error(message, f"samples.{position}")
             missing = [a.name for a in schema.arguments if a.name not in item and not a.has_default]
             if missing:
                 raise self.error(
                     f"sample {position} lacks argument '{missing[0]}'", f"samples.{position}"
                 )
         return tuple(dict(item) for item in items)
+
+
+def _wrong_sample(value: Any, kind: SchemaType) -> str:
+    """Say what is wrong with the value that a sample gives to an argument; empty for nothing."""
+    if not kind.is_tensor:
+        return ""
+    if kind.is_list:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return f"expected a list of tensors such as ['randn(3)', [1.0, 2.0]], got {value!r}"
+        values = list(value)
+    else:
+        values = [value]
+    may_be_none = kind.list_of_optional if kind.is_list else kind.optional
+    for one in values:
+        if one is None and not may_be_none:
+            return f"expected a tensor for {kind}, got null"
+        if isinstance(one, str):
+            try:
+                read_formula(one, values=(), grads=())
+            except ValueError as problem:
+                return str(problem)
+    return ""
+
+
+def _form(kind: SchemaType) -> str:
+    """Return whether a type may be None or is a list: a `Form`, or ``[]?``, which no view is."""
+    if kind.is_list:
+        form = "?[]" if kind.list_of_optional else "[]"
+        return form + "?" if kind.optional else form
+    return "?" if kind.optional else ""
 
 
 def _contiguous(argument: Argument) -> Argument:

@@ -21,7 +21,10 @@ from tpkernel.errors import did_you_mean
 if TYPE_CHECKING:
     from tpkernel.cells.entries import EntryReader
 
-__all__ = ["with_gradient"]
+__all__ = ["NON_DIFFERENTIABLE", "with_gradient"]
+
+#: In place of a formula: the input has no gradient.
+NON_DIFFERENTIABLE = "non_differentiable"
 
 
 def with_gradient(reader: EntryReader, spec: OperatorSpec, schema: FunctionSchema) -> OperatorSpec:
@@ -40,6 +43,9 @@ def with_gradient(reader: EntryReader, spec: OperatorSpec, schema: FunctionSchem
     backward = None if reader.helper else _backward(reader, spec)
     if backward is None:
         return replace(spec, derivatives=tuple(formulas))
+    surrogates = _surrogates(
+        reader, dict.fromkeys(o.name.removeprefix("grad_") for o in backward.outputs)
+    )
     given = {d.input for d in formulas}
     made = list(formulas)
     for output in backward.outputs:
@@ -50,7 +56,12 @@ def with_gradient(reader: EntryReader, spec: OperatorSpec, schema: FunctionSchem
                 f"'{backward.kernel.name}'. Keep one."
             )
             raise reader.error(message, f"derivatives.{name}")
-        made.append(Derivative(name, None, backward.kernel.line))
+        surrogate = surrogates.get(name, "")
+        made.append(Derivative(name, None, backward.kernel.line, surrogate))
+    for name in surrogates:
+        if name not in {d.input for d in made if not d.none}:
+            message = f"'{name}' under surrogate_gradient has no gradient"
+            raise reader.error(message, f"surrogate_gradient.{name}")
     call = BackwardCall(
         operator=backward.opname,
         arguments=tuple(a.name for a in backward.inputs),
@@ -63,6 +74,13 @@ def _formulas(
     reader: EntryReader, spec: OperatorSpec, given: dict[str, Any], schema: FunctionSchema
 ) -> list[Derivative]:
     tensors = spec.tensor_inputs
+    surrogates = _surrogates(reader, given)
+    if given and spec.outputs and not any(o.differentiable for o in spec.outputs):
+        message = (
+            "output_differentiability says that no output has a gradient, and derivatives gives "
+            "formulas. Keep one"
+        )
+        raise reader.error(message, "derivatives")
     if given and spec.mutates:
         message = (
             "an operator that changes its input in place has no gradient formula; return a new "
@@ -98,6 +116,9 @@ def _formulas(
                 f"the derivative of '{name}' must be a formula like 'grad * {name}', got {text!r}"
             )
             raise reader.error(message, key)
+        if text == NON_DIFFERENTIABLE:
+            made.append(Derivative(name, None, reader.entry.line_of(key), none=True))
+            continue
         try:
             formula = read_formula(
                 str(text),
@@ -111,8 +132,32 @@ def _formulas(
             raise reader.error(f"derivative of '{name}': {problem}", key) from None
         for kernel in sorted(formula.kernels):
             reader.parent.helper(kernel, spec.namespace)
-        made.append(Derivative(name, formula, reader.entry.line_of(key)))
+        surrogate = surrogates.get(name, "")
+        made.append(Derivative(name, formula, reader.entry.line_of(key), surrogate))
     return made
+
+
+def _surrogates(reader: EntryReader, given: Mapping[str, Any]) -> dict[str, str]:
+    """Read ``surrogate_gradient``: why gradients are deliberately not derivatives, by input."""
+    value = reader.entry.values.get("surrogate_gradient")
+    if value is None:
+        return {}
+    pairs = value if isinstance(value, Mapping) else dict.fromkeys(given, value)
+    for name, why in pairs.items():
+        key = f"surrogate_gradient.{name}" if isinstance(value, Mapping) else "surrogate_gradient"
+        if not isinstance(why, str) or not why.strip():
+            message = (
+                "surrogate_gradient must say why the gradient is not the derivative, such as "
+                f"'straight-through estimator', or map inputs to that, got {value!r}"
+            )
+            raise reader.error(message, key)
+        if name not in reader.tensor_names():
+            message = (
+                f"'{name}' under surrogate_gradient is no tensor input"
+                f"{did_you_mean(str(name), reader.tensor_names())}"
+            )
+            raise reader.error(message, key)
+    return {str(n): " ".join(w.split()) for n, w in pairs.items()}
 
 
 def _callable_kernels(reader: EntryReader) -> list[str]:

@@ -23,9 +23,10 @@ from tpkernel.cpp.functions import Function, Parameter
 from tpkernel.cpp.scalar_types import (
     BESIDE_VIEWS,
     CPP_TO_DTYPE,
-    ENGINE_TYPES,
+    DERIVED_TYPES,
     TYPES_TEXT,
     bare_type,
+    engine_type,
 )
 from tpkernel.errors import did_you_mean
 
@@ -306,6 +307,11 @@ class CellReader:
     def view_argument(self, parameter: Parameter, function: Function) -> Argument:
         view, use = parameter.view, parameter.use
         assert view is not None  # noqa: S101  (the caller asked)
+        if view.problem:
+            message = f"argument '{parameter.name}': got {parameter.type}; {view.problem}"
+            raise self.cell.error(
+                message, line=parameter.line, column=parameter.column, subject=function.name
+            )
         variable = view.element if view.element in function.templates else None
         dtypes: tuple[str, ...] = ()
         if variable is None:
@@ -335,13 +341,14 @@ class CellReader:
             name=parameter.name,
             kind="tensor",
             cpp_type=parameter.type,
-            role=view.direction,
+            role="out" if view.direction == "result" else view.direction,
             dtypes=dtypes,
             variable=variable,
             rank=rank,
             contiguous=not (use is not None and use.strided),
             writes=True if view.direction != "in" else self.promised(),
             because=because,
+            form=view.form,
         )
 
     def promised(self) -> bool | None:
@@ -400,20 +407,29 @@ class CellReader:
         for argument in arguments:
             if argument.role == "out":
                 continue
-            kind: str = "Tensor" if argument.kind == "tensor" else argument.kind
-            if argument.kind == "other":
+            kind: str = argument.kind
+            if argument.kind == "tensor":
+                alias = "(a!)" if argument.role == "inout" else ""
+                kind = f"Tensor{alias}{argument.form}"
+            elif argument.kind == "other":
                 kind = self.schema_type(argument, function, name)
-            if argument.role == "inout":
-                kind = "Tensor(a!)" if argument.kind == "tensor" else kind
             text = f"{kind} {argument.name}"
             if argument.name in defaults and argument.role == "in":
                 text += f"={defaults[argument.name]!r}"
             parts.append(text)
+        for position in reversed(
+            range(len(parts))
+        ):  # what may be absent may be left out at the end
+            if "=" in parts[position]:
+                continue
+            if "?" not in parts[position].replace("?[]", ""):
+                break
+            parts[position] += "=None"
         outs = [a for a in arguments if a.role == "out"]
         inout = [a for a in arguments if a.role == "inout"]
         letters = iter("abcdefghij")
         parts = [re.sub(r"\(a!\)", lambda _: f"({next(letters)}!)", p) for p in parts]
-        returns = ", ".join("Tensor" for _ in outs)
+        returns = ", ".join(f"Tensor{a.form}" for a in outs)
         schema_text = f"{name}({', '.join(parts)}) -> "
         schema_text += returns if len(outs) == 1 else f"({returns})"
         if inout and outs:
@@ -428,9 +444,10 @@ class CellReader:
     def schema_type(self, argument: Argument, function: Function, subject: str) -> str:
         """Return the schema type of what the engine converts beside typed views."""
         bare = self.resolve(argument.cpp_type)
-        for kind, (pattern, _) in ENGINE_TYPES.items():
-            if pattern.fullmatch(bare):
-                return kind
+        for base, form in DERIVED_TYPES:
+            known = engine_type(base, form)
+            if known is not None and known[0].fullmatch(bare):
+                return f"{base}{form}"
         message = (
             f"argument '{argument.name}': {argument.cpp_type} does not go with typed views. "
             f"{BESIDE_VIEWS}"

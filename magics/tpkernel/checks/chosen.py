@@ -49,7 +49,15 @@ def chosen_sample(
         if argument.name in made:
             value = _drawn(np.asarray(value), made[argument.name], generator)
         values[argument.name] = value
-    parts = [f"{n} {tuple(np.shape(v))}" if n in made else f"{n}={v!r}" for n, v in values.items()]
+    lists = {a.name for a in spec.inputs if a.is_list}
+    parts = [
+        f"{n} {tuple(np.shape(v))}"
+        if n in made
+        else f"{n} {[m if m is None else np.shape(m) for m in v]}"
+        if n in lists
+        else f"{n}={v!r}"
+        for n, v in values.items()
+    ]
     return Sample(", ".join(parts), values, base.positive)
 
 
@@ -62,7 +70,7 @@ def scaled_shapes(spec: OperatorSpec, base: Sample, elements: int) -> dict[str, 
     tensors = {
         a.name: np.shape(base.values[a.name])
         for a in spec.inputs
-        if a.kind == "tensor" and base.values[a.name] is not None
+        if a.kind == "tensor" and not a.is_list and base.values[a.name] is not None
     }
     if all(a.rank is None for a in spec.inputs if a.kind == "tensor") and not any(
         isinstance(r, Dims) for r in rules.values()
@@ -97,7 +105,11 @@ def _related(
 ) -> dict[str, tuple[int, ...]]:
     """Return a shape for every tensor: chosen, related to a chosen one, or the sample's own."""
     rules = spec.kernel.shapes.inputs
-    tensors = [a for a in spec.inputs if a.kind == "tensor" and base.values.get(a.name) is not None]
+    tensors = [  # lists keep their members
+        a
+        for a in spec.inputs
+        if a.kind == "tensor" and not a.is_list and base.values.get(a.name) is not None
+    ]
     known = [a.name for a in tensors]
     for name, shape in shapes.items():
         if name not in known:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorplay as tp
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tpkernel.checks.gradchecks import said_of
-from tpkernel.checks.samples import make_samples, preferred_dtypes
+from tpkernel.checks.samples import flat_results, leaf, make_samples, preferred_dtypes, with_leaves
 from tpkernel.report.facts import CompileFacts, Finding, RegionFacts
 
 __all__ = ["CompileJob"]
@@ -55,20 +55,21 @@ def _compared(spec: OperatorSpec, definition: Any, seed: int) -> CompileFacts:
     start = time.perf_counter()
     dtypes = preferred_dtypes(spec)
     sample = make_samples(spec, seed=seed)[0]
-    derived = {d.input for d in spec.derivatives}
-    names = [a.name for a in spec.inputs if isinstance(sample.values[a.name], np.ndarray)]
+    derived = set(spec.differentiated)
+    owners = sample.leaves(spec)
+    names = list(owners)
 
     def leaves() -> dict[str, Any]:
         arguments = sample.arguments(spec, dtypes)
         for name in names:
-            kind = arguments[name].dtype
-            floating = kind.is_floating_point or kind.is_complex
-            arguments[name].requires_grad_(floating and name in derived)
+            tensor = leaf(arguments, name)
+            floating = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+            tensor.requires_grad_(floating and owners[name] in derived)
         return arguments
 
     def around(arguments: dict[str, Any]) -> Any:
         first = names[0] if names else None
-        changed = {n: v * 2 if n == first else v for n, v in arguments.items()}
+        changed = with_leaves(arguments, {first: leaf(arguments, first) * 2} if first else {})
         result = definition(**changed)
         if isinstance(result, (tuple, list)):
             return (result[0] + 1, *result[1:])
@@ -78,13 +79,13 @@ def _compared(spec: OperatorSpec, definition: Any, seed: int) -> CompileFacts:
     expected = _results(around(eager))
     explained: Any = tp.compiler.explain(around)(compiled)
     gap = _largest(expected, _results(explained.result))
-    gradients = [n for n in names if eager[n].requires_grad]
+    gradients = [n for n in names if leaf(eager, n).requires_grad]
     gradient_gap: float | None = None
     if gradients and any(r.requires_grad for r in expected):
         for results in (expected, _results(explained.result)):
             sum((r.sum() for r in results if r.requires_grad), start=tp.tensor(0.0)).backward()
         gradient_gap = _largest(
-            [eager[n].grad for n in gradients], [compiled[n].grad for n in gradients]
+            [leaf(eager, n).grad for n in gradients], [leaf(compiled, n).grad for n in gradients]
         )
     details = explained.details[0] if explained.details else None
     return CompileFacts(
@@ -105,9 +106,7 @@ def _compared(spec: OperatorSpec, definition: Any, seed: int) -> CompileFacts:
 
 
 def _results(result: Any) -> list[Any]:
-    return [
-        r for r in (result if isinstance(result, (tuple, list)) else (result,)) if r is not None
-    ]
+    return list(flat_results(result))
 
 
 def _epsilon(dtypes: Mapping[str, str]) -> float:

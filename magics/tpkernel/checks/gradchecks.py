@@ -20,7 +20,7 @@ import numpy as np
 import tensorplay as tp
 from tensorplay.library.modules.spec import Formula, OperatorSpec
 from tpkernel.checks.jacobians import step_curve, with_jacobians
-from tpkernel.checks.samples import Sample, preferred_dtypes
+from tpkernel.checks.samples import Sample, flat_results, leaf, preferred_dtypes, with_leaves
 from tpkernel.report.facts import Finding, GradcheckFacts, GradcheckSettings, PairFacts
 
 __all__ = ["dtypes_of", "gradchecks", "said_of"]
@@ -59,8 +59,14 @@ def gradchecks(
         message = "not run: no admitted dtype is floating or complex"
         yield Finding("gradcheck", spec.name, "note", message)
         return
-    declared = {d.input for d in spec.derivatives}
-    names = [n for n in floating if n in declared]
+    for name, why in spec.surrogates.items():
+        message = (
+            f"the gradient of '{name}' is deliberate ({why}): not compared with the derivative"
+        )
+        yield Finding("gradcheck", spec.name, "note", message, code="deliberate")
+    names = [n for n in floating if n in spec.differentiated and n not in spec.surrogates]
+    if not names and spec.surrogates:
+        return
     if settings.inputs:
         names = [n for n in names if n in settings.inputs]
     for sample in samples:
@@ -84,9 +90,11 @@ class _Check:
     spec: OperatorSpec
     definition: Any
     dtypes: Mapping[str, str]
-    names: list[str]
+    inputs: list[str]
     settings: GradcheckSettings
     progress: Callable[[str], None]
+    #: Of the tensors that are varied, those of lists as ``xs[0]``.
+    names: list[str] = dataclasses.field(default_factory=list)
 
     def on(self, sample: Sample) -> Iterator[GradcheckFacts | Finding]:
         """Check one sample; where its values are outside the operator's domain, positive ones."""
@@ -110,10 +118,11 @@ class _Check:
                         "results are not finite for negative values; checked with positive ones. "
                         "Declare samples: to choose.",
                     )
-            for name in self.names:
-                arguments[name].requires_grad_(True)
+            self.names = [n for n, owner in sample.leaves(spec).items() if owner in self.inputs]
+            if not self.names:
+                return
+            inputs = tuple(leaf(arguments, n).requires_grad_(True) for n in self.names)
             call = self._function(arguments)
-            inputs = tuple(arguments[n] for n in self.names)
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 report = self._report(call, inputs)
@@ -139,12 +148,12 @@ class _Check:
         definition, names = self.definition, self.names
 
         def call(*tensors: Any) -> Any:
-            return definition(**{**arguments, **dict(zip(names, tensors, strict=True))})
+            return definition(**with_leaves(arguments, dict(zip(names, tensors, strict=True))))
 
         # The names that the report gives to inputs are those of the function's parameters.
         kind = inspect.Parameter.POSITIONAL_ONLY
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(n, kind) for n in names]
+            [inspect.Parameter(re.sub(r"\[(\d+)\]", r"_\1", n), kind) for n in names]
         )
         return call
 
@@ -208,21 +217,25 @@ class _Check:
 
 def _positive(sample: Sample) -> Sample:
     """Return the sample with the signs of its numbers, or of their real parts, taken away."""
-    values = {
-        name: value * np.where(value.real < 0, -1, 1)
-        if isinstance(value, np.ndarray) and value.dtype.kind in "fc"
-        else value
-        for name, value in sample.values.items()
-    }
+    values = {name: _without_signs(value) for name, value in sample.values.items()}
     return Sample(sample.text, values, positive=True)
+
+
+def _without_signs(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_signs(member) for member in value]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
+        return value * np.where(value.real < 0, -1, 1)
+    return value
 
 
 def _pair(pair: Any, names: Sequence[str]) -> PairFacts:
     found = re.fullmatch(r"(?:inputs|tensors|args)\[(\d+)\]", str(pair.input))
+    plain = {re.sub(r"\[(\d+)\]", r"_\1", n): n for n in names}
     worst = pair.worst
     return PairFacts(
         output=int(pair.output),
-        input=names[int(found[1])] if found else str(pair.input),
+        input=names[int(found[1])] if found else plain.get(str(pair.input), str(pair.input)),
         verdict=str(pair.verdict),
         code=pair.code,
         message=str(pair.message),
@@ -268,6 +281,8 @@ def _pairs(report: Any, spec: OperatorSpec, names: Sequence[str]) -> tuple[PairF
     pairs = tuple(_pair(p, names) for p in report.pairs)
     found = _BAD_SHAPE.search(str(report.message))
     if found is None or int(found["index"]) >= len(spec.inputs):
+        return pairs
+    if any(a.is_list for a in spec.inputs):  # whose members count one by one there
         return pairs
     name = spec.inputs[int(found["index"])].name
     got, want = (tuple(map(int, re.findall(r"\d+", found[g]))) for g in ("got", "want"))
@@ -324,8 +339,7 @@ def _shape_advice(
 
 
 def _finite(result: Any) -> bool:
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    return all(bool(np.isfinite(r.detach().numpy()).all()) for r in results if r is not None)
+    return all(bool(np.isfinite(r.detach().numpy()).all()) for r in flat_results(result))
 
 
 def said_of(problem: BaseException) -> str:

@@ -13,7 +13,7 @@ Nothing is built for it: the functions of the loaded library are wrapped while a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 import tensorplay as tp
 from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec, OperatorSpec
-from tpkernel.checks.samples import Sample
+from tpkernel.checks.samples import Sample, flat_results, leaf
 from tpkernel.report.report import Finding
 
 __all__ = ["DAMAGE", "MemoryWatch", "check_memory"]
@@ -104,10 +104,7 @@ class _Call:
             for p in self.places
             if p is not None and p.argument.role != "in"
         ]
-        returned = self.result if isinstance(self.result, (tuple, list)) else (self.result,)
-        made += [
-            ("result", np.array(r.detach().numpy())) for r in returned if isinstance(r, tp.Tensor)
-        ]
+        made += [("result", np.array(r.detach().numpy())) for r in flat_results(self.result)]
         return made
 
 
@@ -127,7 +124,8 @@ class _WatchedKernel:
         other_fill = self.once(values, 1, 0)
         other_zone = self.once(values, 0, 1)
         self.judge(values, first, other_fill, other_zone)
-        for value, place in zip(values, first.places, strict=True):
+        flat = [value for _, value in _flat(self.kernel, values)]
+        for value, place in zip(flat, first.places, strict=True):
             if place is not None and place.argument.role != "in":
                 value.detach().numpy()[...] = place.view
         return first.result
@@ -135,19 +133,22 @@ class _WatchedKernel:
     def once(self, values: Sequence[Any], fill: int, zone: int) -> _Call:
         """Call the kernel once and note what it changed that is not its own."""
         places: list[_Place | None] = []
-        given: list[Any] = []
-        for position, (argument, value) in enumerate(
-            zip(self.kernel.arguments, values, strict=True)
-        ):
+        made: list[Any] = []
+        for position, (argument, value) in enumerate(_flat(self.kernel, values)):
             place = _place(argument, value, _ZONES[zone] + position % _ZONE_COUNT)
             places.append(place)
             if place is None:
-                given.append(value)
+                made.append(value)
                 continue
             original = value.detach().numpy()
-            given.append(
+            made.append(
                 place.ready(_fills(original.dtype)[fill] if argument.role == "out" else original)
             )
+        rest = iter(made)
+        given = [
+            [next(rest) for _ in value] if _is_members(argument, value) else next(rest)
+            for argument, value in zip(self.kernel.arguments, values, strict=True)
+        ]
         result = self.call(*given)
         for place in places:
             if place is None:
@@ -319,7 +320,7 @@ def check_memory(
         Told what is about to run.
     """
     floating = [n for n, d in dtypes.items() if d.startswith(("float", "bfloat"))]
-    wanted = [n for n in floating if n in {d.input for d in spec.derivatives}]
+    inputs = [n for n in floating if n in spec.differentiated]
     failed = False
     for sample in samples:
         text = f"{sample.text}, {', '.join(dict.fromkeys(dtypes.values()))}"
@@ -328,8 +329,9 @@ def check_memory(
         try:
             arguments = sample.arguments(spec, dtypes)
             with watch:
+                wanted = [n for n, owner in sample.leaves(spec).items() if owner in inputs]
                 for name in wanted:
-                    arguments[name].requires_grad_(True)
+                    leaf(arguments, name).requires_grad_(True)
                 _call_with_gradient(definition, arguments, wanted)
         except Exception as problem:  # noqa: BLE001  (a person's kernel and formula, any error)
             if not failed:
@@ -341,15 +343,32 @@ def check_memory(
 
 def _call_with_gradient(definition: Any, arguments: Mapping[str, Any], wanted: list[str]) -> None:
     result = definition(**arguments)
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    ends = [r for r in results if isinstance(r, tp.Tensor) and r.requires_grad]
+    ends = [r for r in flat_results(result) if r.requires_grad]
     if ends and wanted:
         tp.autograd.grad(
             ends,
-            [arguments[n] for n in wanted],
+            [leaf(arguments, n) for n in wanted],
             grad_outputs=[tp.ones_like(r.detach()) for r in ends],
             allow_unused=True,
         )
+
+
+def _is_members(argument: Argument, value: Any) -> bool:
+    return argument.is_list and isinstance(value, list)
+
+
+def _flat(kernel: KernelSpec, values: Sequence[Any]) -> list[tuple[Argument, Any]]:
+    """Return the arguments of a call with their values, members of lists one by one."""
+    found: list[tuple[Argument, Any]] = []
+    for argument, value in zip(kernel.arguments, values, strict=True):
+        if _is_members(argument, value):
+            found += [
+                (replace(argument, name=f"{argument.name}[{i}]"), member)
+                for i, member in enumerate(value)
+            ]
+        else:
+            found.append((argument, value))
+    return found
 
 
 def _place(argument: Argument, value: Any, zone: int) -> _Place | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 import tensorplay as tp
 from tensorplay.library.modules.spec import OperatorSpec
-from tpkernel.checks.samples import Sample
+from tpkernel.checks.samples import Sample, flat_results
 from tpkernel.report.report import Finding
 
 __all__ = ["check_layouts", "check_repeats"]
@@ -121,6 +121,8 @@ def check_layouts(
     for argument in spec.inputs:
         if argument.kind != "tensor" or (argument.contiguous and not spec.copies):
             continue
+        if argument.is_list or sample.values[argument.name] is None:
+            continue
         for layout, laid_out in _LAYOUTS.items():
             if np.ndim(sample.values[argument.name]) < (2 if layout == "transposed" else 1):
                 continue
@@ -184,14 +186,16 @@ def _call(
             result = definition(**arguments)
     except Exception:  # noqa: BLE001  (a refusal or an error of the person's; told elsewhere)
         return None
-    results = result if isinstance(result, (tuple, list)) else (result,)
+    results = result if isinstance(result, tuple) else (result,)
     names = spec.result_names
     made = [
-        (names[i] if i < len(names) else "result", np.array(r.numpy()))
+        (names[i] if i < len(names) else "result", np.array(t.numpy()))
         for i, r in enumerate(results)
-        if isinstance(r, tp.Tensor)
+        for t in flat_results(r)
     ]
-    return made + [(n, np.array(arguments[n].numpy())) for n in spec.mutates]
+    return made + [
+        (n, np.array(t.numpy())) for n in spec.mutates for t in flat_results(arguments[n])
+    ]
 
 
 def _unlike(one: Results, two: Results) -> str | None:

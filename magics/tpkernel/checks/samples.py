@@ -8,6 +8,7 @@ finite there is tried with positive values, and the report says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -17,25 +18,30 @@ from typing import Any
 import numpy as np
 
 import tensorplay as tp
-from tensorplay.library.modules.shapes import Dims, Like
+from tensorplay.library.modules.shapes import Dims, Like, is_alike
 from tensorplay.library.modules.spec import Argument, OperatorSpec
 from tensorplay.ops.schema import parse_schema
 from tpkernel.cells.formulas import read_formula
 
-__all__ = ["Sample", "make_samples"]
+__all__ = ["Sample", "flat_results", "leaf", "make_samples", "with_leaves"]
 
 _SIZES = (2, 3, 4, 5, 6, 7, 8, 9)
 # Few elements all the same: a gradcheck calls the kernel for each.
 _LARGER = (5, 6, 4, 3, 7, 8, 9, 2)
 # Orders of more sizes than this are not tried.
 _MOST_ORDERED = 6
+# Whether what may be absent is there, and how many members lists have, by sample. The last one
+# is what validation calls with.
+_WAYS = ((True, 3), (False, 1), (True, 0), (True, 2))
 # What an argument is that the engine converts, by its schema type.
-_OTHERS = {
+_OTHERS: Mapping[str, Any] = {
     "int[]": [1, 2],
     "float[]": [0.7, 1.3],
     "bool[]": [True, False],
     "ScalarType": tp.float32,
 }
+_OVER_LISTS = {"len": len, "sum": sum, "max": max}
+_SAME = {"SymInt": "int", "Scalar": "float"}
 # The order in which a gradcheck prefers dtypes.
 _FLOATING = ("float64", "float32", "float16", "bfloat16", "complex128", "complex64")
 
@@ -66,11 +72,61 @@ class Sample:
         for argument in spec.inputs:
             value = self.values[argument.name]
             if argument.kind == "tensor":
-                tensor = tp.from_numpy(_as_dtype(value, getattr(tp, dtypes[argument.name])))
-                made[argument.name] = tensor if device == "cpu" else tensor.to(device)
+                dtype = getattr(tp, dtypes[argument.name])
+                made[argument.name] = _tensors(value, dtype, device)
             else:
                 made[argument.name] = value
         return made
+
+    def leaves(self, spec: OperatorSpec) -> dict[str, str]:
+        """Return the names of the tensors, those of lists as ``xs[0]``, and their arguments'."""
+        found: dict[str, str] = {}
+        for argument in spec.inputs:
+            value = self.values[argument.name]
+            if argument.kind != "tensor" or value is None:
+                continue
+            if not argument.is_list:
+                found[argument.name] = argument.name
+                continue
+            for number, member in enumerate(value):
+                if member is not None:
+                    found[f"{argument.name}[{number}]"] = argument.name
+        return found
+
+
+def leaf(arguments: Mapping[str, Any], name: str) -> Any:
+    """Return a tensor among the arguments of a call by its name, such as ``xs[0]``."""
+    owner, bracket, number = name.partition("[")
+    return arguments[owner][int(number[:-1])] if bracket else arguments[owner]
+
+
+def with_leaves(arguments: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call with some of their tensors replaced, each by its name."""
+    made = {n: list(v) if isinstance(v, list) else v for n, v in arguments.items()}
+    for name, tensor in tensors.items():
+        owner, bracket, number = name.partition("[")
+        if bracket:
+            made[owner][int(number[:-1])] = tensor
+        else:
+            made[owner] = tensor
+    return made
+
+
+def flat_results(result: Any) -> list[tp.Tensor]:
+    """Return the tensors among the results of a call, those of lists one by one."""
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    flat = [t for r in results for t in (r if isinstance(r, list) else [r])]
+    return [t for t in flat if isinstance(t, tp.Tensor)]
+
+
+def _tensors(value: Any, dtype: Any, device: str) -> Any:
+    """Return values as tensors, nested as they are."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_tensors(member, dtype, device) for member in value]
+    tensor = tp.from_numpy(_as_dtype(value, dtype))
+    return tensor if device == "cpu" else tensor.to(device)
 
 
 def _as_dtype(value: Any, dtype: Any) -> np.ndarray[Any, Any]:
@@ -125,8 +181,12 @@ def make_samples(spec: OperatorSpec, *, seed: int = 0, positive: bool = False) -
         cases = [(None, _LARGER), (None, _SIZES)]
     fitting = [(shape, sizes) for shape, sizes in _fitted(spec, cases) if sizes]
     # Where no sizes fit, the call's own message says why.
+    used = fitting or cases
+    ways = len(_WAYS) if any(a.form for a in spec.inputs) else 1
+    used = [used[i % len(used)] for i in range(max(len(used), ways))]
     made = [
-        _made(spec, shape, sizes, generator, positive=positive) for shape, sizes in fitting or cases
+        _made(spec, shape, sizes, _WAYS[i % ways], generator, positive=positive)
+        for i, (shape, sizes) in enumerate(used)
     ]
     return list({sample.text: sample for sample in made}.values())  # 0-d ones are all the same
 
@@ -145,6 +205,14 @@ def _scalar(argument: Argument, spec: OperatorSpec) -> Any:
     kind = _schema_type(argument, spec)
     if kind.endswith("?"):
         return None
+    if kind == "ScalarType[]":
+        return [tp.float32, tp.int64]
+    if kind.startswith("Device"):
+        return [tp.device("cpu")] if "[" in kind else tp.device("cpu")
+    found = re.fullmatch(r"(SymInt|Scalar|int|float|bool|str|ScalarType)\??\[(\d*)\]", kind)
+    if found:
+        values = _OTHERS.get(f"{_SAME.get(found[1], found[1])}[]", ["text", "more"])
+        return (values * 8)[: int(found[2])] if found[2] else list(values)
     return _OTHERS.get(kind, "text")
 
 
@@ -176,15 +244,16 @@ def _has_elements(
     rules = [r for r in spec.kernel.shapes.outputs.values() if isinstance(r, Dims)]
     if not rules:
         return True
-    names: dict[str, Any] = {
-        n: SimpleNamespace(shape=shape, ndim=len(shape))
-        for n, shape in _shapes(spec, free_shape, sizes).items()
-    }
+    lists = {a.name for a in spec.inputs if a.is_list}
+    names: dict[str, Any] = {}
+    for n, shape in _shapes(spec, free_shape, sizes).items():
+        one = SimpleNamespace(shape=shape, ndim=len(shape))
+        names[n] = [one] * 3 if n in lists else one
     names |= {a.name: _scalar(a, spec) for a in spec.inputs if a.kind == "int"}
     names |= _sizes_by_symbol(spec, sizes)
     try:
         return all(
-            eval(entry, {"__builtins__": {}}, names) > 0  # noqa: S307  (checked arithmetic)
+            eval(entry, {"__builtins__": _OVER_LISTS, **names}) > 0  # noqa: S307  (checked)
             for rule in rules
             for entry in rule.entries
         )
@@ -224,6 +293,7 @@ def _made(
     spec: OperatorSpec,
     free_shape: tuple[int, ...] | None,
     sizes: tuple[int, ...],
+    way: tuple[bool, int],
     generator: np.random.Generator,
     *,
     positive: bool,
@@ -231,19 +301,76 @@ def _made(
     shapes = _shapes(spec, free_shape, sizes)
     values: dict[str, Any] = {}
     dtypes = preferred_dtypes(spec)
+    present, count = way
     for argument in spec.inputs:
         if argument.kind != "tensor":
             values[argument.name] = _scalar(argument, spec)
-        elif "int" in dtypes[argument.name] or dtypes[argument.name] == "bool":
-            values[argument.name] = generator.integers(0, 2, shapes[argument.name])
-        else:
-            drawn = generator.uniform(0.3, 1.7, shapes[argument.name])
-            sign = 1 if positive else generator.choice((-1, 1), shapes[argument.name])
-            values[argument.name] = drawn * sign
-            if dtypes[argument.name].startswith("complex"):
-                angle = generator.uniform(-1.0, 1.0, shapes[argument.name])
-                values[argument.name] = values[argument.name] * np.exp(1j * angle)
+            continue
+        name = argument.name
+        if argument.form == "?" and not present:
+            values[name] = None
+            continue
+        shapes_of = _shapes_of_members(spec, argument, shapes[name], count)
+        drawn = [_drawn(generator, s, dtypes[name], positive=positive) for s in shapes_of]
+        if argument.form == "?[]" and drawn:
+            drawn[-1] = None
+        values[name] = drawn if argument.is_list else drawn[0]
     return Sample(_text(spec, values), values, positive)
+
+
+def _shapes_of_members(
+    spec: OperatorSpec, argument: Argument, shape: tuple[int, ...], count: int
+) -> list[tuple[int, ...]]:
+    """Return the shape of a tensor, or those of a list's members: different ones where they may."""
+    if not argument.is_list:
+        return [shape]
+    rules = spec.kernel.shapes
+    if count == 0 and _needs_a_member(spec, argument):
+        count = 1
+    rule = rules.inputs.get(argument.name)
+    grown = []
+    for number in range(count):
+        if isinstance(rule, Dims):
+            free = [i for i, entry in enumerate(rule.entries) if entry == "_"]
+        else:
+            free = [] if rule is not None or is_alike(rules, argument.name) else [0]
+        free = [i for i in free if i < len(shape)][:1]
+        grown.append(tuple(n + number if i in free else n for i, n in enumerate(shape)))
+    return grown
+
+
+def _needs_a_member(spec: OperatorSpec, argument: Argument) -> bool:
+    """Whether an output has its shape or dtype from the first member of a list."""
+    rules = spec.kernel.shapes.outputs
+    rule = spec.kernel.shapes.inputs.get(argument.name)
+    symbols = {e for e in rule.entries if e.isidentifier()} if isinstance(rule, Dims) else set()
+    for output in spec.outputs:
+        if output.form:
+            continue
+        made = rules.get(output.name)
+        if output.dtype_like == argument.name:
+            return True
+        if isinstance(made, Like) and made.argument == argument.name:
+            return True
+        text = ", ".join(made.entries) if isinstance(made, Dims) else ""
+        words = set(re.findall(r"[A-Za-z_]\w*", text))
+        if words & symbols or re.search(rf"\b{argument.name}\[|\bmax\(", text):
+            return True
+    return False
+
+
+def _drawn(
+    generator: np.random.Generator, shape: tuple[int, ...], dtype: str, *, positive: bool
+) -> Any:
+    """Draw values of moderate size, away from zero."""
+    if "int" in dtype or dtype == "bool":
+        return generator.integers(0, 2, shape)
+    drawn: Any = generator.uniform(0.3, 1.7, shape)
+    if not positive:
+        drawn = drawn * generator.choice((-1, 1), shape)
+    if dtype.startswith("complex"):
+        drawn = drawn * np.exp(1j * generator.uniform(-1.0, 1.0, shape))
+    return drawn
 
 
 def _declared(spec: OperatorSpec, item: Mapping[str, Any]) -> Sample:
@@ -252,29 +379,42 @@ def _declared(spec: OperatorSpec, item: Mapping[str, Any]) -> Sample:
         if argument.name not in item:
             default = spec.kernel.defaults[argument.name]
             values[argument.name] = _given(argument, spec, default)
+            if argument.is_list:
+                values[argument.name] = list(default)
             continue
         value = item[argument.name]
-        if argument.kind == "tensor" and isinstance(value, str):
-            formula = read_formula(value, values=(), grads=())
-            made = eval(  # noqa: S307  (an expression of the person's own cell)
-                compile(formula.source, f"<sample of {spec.name}>", "eval"), {"tp": tp}
-            )
-            values[argument.name] = np.asarray(
-                made.detach().numpy() if hasattr(made, "detach") else made
-            )
+        if argument.kind == "tensor" and argument.is_list:
+            values[argument.name] = [_array(spec, member) for member in value]
         elif argument.kind == "tensor":
-            values[argument.name] = np.asarray(value)
+            values[argument.name] = _array(spec, value)
         else:
             values[argument.name] = _given(argument, spec, value)
     return Sample(_text(spec, values), values)
+
+
+def _array(spec: OperatorSpec, value: Any) -> Any:
+    """Return a declared tensor: None, numbers, or the value of an expression."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        formula = read_formula(value, values=(), grads=())
+        value = eval(  # noqa: S307  (an expression of the person's own cell)
+            compile(formula.source, f"<sample of {spec.name}>", "eval"), {"tp": tp}
+        )
+    return np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
 
 
 def _text(spec: OperatorSpec, values: Mapping[str, Any]) -> str:
     parts = []
     for argument in spec.inputs:
         value = values[argument.name]
-        if argument.kind == "tensor":
-            parts.append(f"{argument.name} {tuple(np.shape(value))}")
+        if argument.kind == "tensor" and value is not None:
+            shapes = (
+                [m if m is None else tuple(np.shape(m)) for m in value] if argument.is_list else ()
+            )
+            parts.append(
+                f"{argument.name} {shapes if argument.is_list else tuple(np.shape(value))}"
+            )
         else:
             parts.append(f"{argument.name}={value!r}")
     return ", ".join(parts)

@@ -265,6 +265,8 @@ def _declared(
 ) -> bool | None:
     """Whether the declaration admits a call; None where it leaves it to the kernel."""
     arguments = [a for a in spec.inputs if a.name in names]
+    if device == "meta" and spec.unknown_shapes:
+        return False
     if any(a.dtypes and dtype not in a.dtypes for a in arguments):
         return False
     if not all(a.dtypes for a in arguments):
@@ -272,8 +274,7 @@ def _declared(
     if device == "meta":
         return not spec.returned or spec.kernel.shapes.declared
     return all(
-        not a.contiguous or (spec.copies and a.role == "in") or tensor.is_contiguous()
-        for a in arguments
+        not a.contiguous or (spec.copies and a.role == "in") or _dense(tensor) for a in arguments
     )
 
 
@@ -308,9 +309,18 @@ def _judged(spec: OperatorSpec, records: Iterable[Record]) -> Iterator[Record]:
         yield Finding("validation", spec.name, "error", text)
 
 
+def _dense(value: Any) -> bool:
+    """Whether a tensor, or each of a list, is contiguous."""
+    return all(
+        t is None or t.is_contiguous() for t in (value if isinstance(value, list) else [value])
+    )
+
+
 def _strided(tensor: Any) -> Any:
     """Return a view with gaps that holds the same values."""
-    if tensor.ndim == 0:
+    if isinstance(tensor, list):
+        return [_strided(member) for member in tensor]
+    if tensor is None or tensor.ndim == 0:
         return tensor
     wide = tp.stack([tensor, tensor], -1)
     return wide[..., 0]

@@ -30,8 +30,9 @@ _Place = tuple[int, ...]
 
 def _checked(spec: OperatorSpec) -> list[str]:
     """Return the inputs with a derivative whose dtype is fine enough for one-sided differences."""
-    declared = {d.input for d in spec.derivatives}
-    return [n for n, d in preferred_dtypes(spec).items() if n in declared and d in _STEPS]
+    declared = set(spec.differentiated) - set(spec.surrogates)
+    single = {a.name for a in spec.inputs if a.kind == "tensor" and not a.is_list}
+    return [n for n, d in preferred_dtypes(spec).items() if n in declared & single and d in _STEPS]
 
 
 def with_zeros(spec: OperatorSpec, samples: Sequence[Sample]) -> list[Sample]:
@@ -50,6 +51,8 @@ def with_zeros(spec: OperatorSpec, samples: Sequence[Sample]) -> list[Sample]:
         return []
     made = []
     for name in _checked(spec):
+        if samples[-1].values[name] is None:
+            continue
         values = dict(samples[-1].values)
         array = np.array(values[name], dtype=np.float64)
         flat = array.reshape(-1)
@@ -128,7 +131,7 @@ def _wrong_gradients(spec: OperatorSpec, definition: Any, sample: Sample) -> dic
         return None
     generator = np.random.default_rng(0)
     weights = [generator.uniform(0.5, 1.5, o.shape) for o in base]
-    names = _checked(spec)
+    names = [n for n in _checked(spec) if arguments[n] is not None]
     gradients = _gradients(definition, arguments, names, weights)
     wrong: dict[str, str] = {}
     for name in names:

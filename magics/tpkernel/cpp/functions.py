@@ -14,42 +14,29 @@ import keyword
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from tpkernel.cpp.scalar_types import bare_type
 from tpkernel.cpp.tensor_use import TensorUse
 from tpkernel.cpp.trees import walk
 from tpkernel.cpp.uses import Body, UseReader
+from tpkernel.cpp.views import View, expanded, view_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 __all__ = ["Function", "Parameter", "Source", "TensorUse", "View", "parse_source"]
 
-Direction = Literal["in", "out", "inout"]
-
-_VIEW = re.compile(
-    r"^(?:const\s+)?(?:::)?(?:tp::)?(In|Out|InOut)\s*<\s*(?P<element>[^,<>]+(?:<[^<>]*>)?)\s*"
-    r"(?:,\s*(?P<rank>-?\d+|(?:tp::)?any_rank)\s*)?>\s*(?P<reference>&{0,2})$"
-)
 _TENSOR_TYPES = frozenset(
     {"DLTensor*", *(f"{n}Tensor{v}" for n in ("", "ffi::", "tvm::ffi::") for v in ("", "View"))}
 )
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # Headers of the person, static members that are defined inside, functions that run on loading.
 _HIDDEN_GLOBALS = re.compile(
     r'^[ \t]*#[ \t]*include[ \t]*"|\b(?:inline\s+static|static\s+inline)\b[^(;{]*[;={]'
     r"|\bconstructor\b",
     re.MULTILINE,
 )
-
-
-@dataclass(frozen=True)
-class View:
-    """A typed view in a signature: ``tp::In<T, 2>`` is ``View("in", "T", 2)``."""
-
-    direction: Direction
-    element: str
-    rank: int | None
 
 
 @dataclass(frozen=True)
@@ -130,9 +117,11 @@ class _Reader:
         self.lines = self.data.split(b"\n")
         self.first_line = first_line
         self.aliases: dict[str, str] = {}
+        self.template_aliases: dict[str, tuple[tuple[str, ...], str]] = {}
         self.classes: set[str] = set()
         self.bodies: dict[str, list[Body]] = {}
         self.own_body: dict[int, Body] = {}
+        self.opens_tp = re.search(r"\busing\s+(?:namespace\s+tp\b|tp::)", text) is not None
         self.runs_on_load = _HIDDEN_GLOBALS.search(text) is not None
 
     def text(self, node: Node | None) -> str:
@@ -230,6 +219,10 @@ class _Reader:
             else:  # a value parameter: there is nothing to deduce it from at the boundary
                 names.append("=" + self.text(child))
         for child in node.named_children:
+            if child.type == "alias_declaration":
+                name = self.text(child.child_by_field_name("name"))
+                target = self.text(child.child_by_field_name("type"))
+                self.template_aliases[name] = (tuple(names), target)
             if child.type == "function_definition":
                 found = self.function(child, tuple(names), namespace, internal)
                 if found:
@@ -287,14 +280,16 @@ class _Reader:
             name_node, marks = self.declared(declarator)
             qualifiers = [self.text(c) for c in node.children if c.type == "type_qualifier"]
             kind = " ".join([*qualifiers, self.text(node.child_by_field_name("type"))]) + marks
+            kind = " ".join(_COMMENT.sub(" ", kind).split())
+            kind = expanded(kind, self.aliases, self.template_aliases)
             line, column = self.place(node)
             yield Parameter(
                 name=self.text(name_node),
-                type=" ".join(kind.split()),
+                type=kind,
                 line=line,
                 column=column,
                 default=self.text(default) if default is not None else None,
-                view=_view(" ".join(kind.split())),
+                view=view_of(kind, opened=self.opens_tp),
             )
 
     def declared(self, node: Node | None) -> tuple[Node | None, str]:
@@ -314,19 +309,6 @@ class _Reader:
             ]
             node = node.child_by_field_name("declarator") or (inner[0] if inner else None)
         return node, marks
-
-
-def _view(text: str) -> View | None:
-    found = _VIEW.match(text)
-    if found is None:
-        return None
-    directions: dict[str, Direction] = {"In": "in", "Out": "out", "InOut": "inout"}
-    rank = found["rank"]
-    return View(
-        direction=directions[found[1]],
-        element=bare_type(found["element"]),
-        rank=int(rank) if rank and rank.isdigit() else None,
-    )
 
 
 def python_name(name: str, position: int) -> str:
@@ -359,7 +341,7 @@ def parse_source(text: str, *, first_line: int = 1) -> Source:
             view, use = parameter.view, parameter.use
             if view is not None:
                 view = replace(view, element=uses.resolve(view.element))
-            if parameter.is_tensor and body is not None:
+            if parameter.is_tensor and body is not None and not (view and view.form):
                 use = uses.use(body, parameter.name)
             name = python_name(parameter.name, position)
             parameters.append(replace(parameter, name=name, view=view, use=use))

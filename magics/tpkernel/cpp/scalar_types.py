@@ -9,12 +9,13 @@ __all__ = [
     "APPENDS",
     "BESIDE_VIEWS",
     "CPP_TO_DTYPE",
-    "ENGINE_TYPES",
+    "DERIVED_TYPES",
     "MEMORY_CALLS",
     "TYPES_TEXT",
     "VALUE_CALLS",
     "WRITING_CALLS",
     "bare_type",
+    "engine_type",
 ]
 
 CPP_TO_DTYPE: Mapping[str, str] = {
@@ -50,39 +51,55 @@ TYPES_TEXT = (
 
 #: For messages of functions over typed views.
 BESIDE_VIEWS = (
-    "Beside typed views a function takes numbers, bool, const std::string&, DLDataType, "
-    "tvm::ffi::Array and tvm::ffi::Optional of numbers. For Tensor? and lists of tensors take all "
-    "of its tensors as tvm::ffi::TensorView, and these as tvm::ffi::Optional<tvm::ffi::Tensor> and "
-    "tvm::ffi::Array<tvm::ffi::Tensor>."
+    "Beside typed views a function takes numbers, bool, const std::string&, DLDataType, DLDevice, "
+    "tvm::ffi::Array and tvm::ffi::Optional of these, tp::Optional<tp::In<T>> and "
+    "tp::List<tp::In<T>>."
 )
-#: What stands for a schema type beside typed views: the C++ types, and the one to write.
-ENGINE_TYPES: Mapping[str, tuple[re.Pattern[str], str]] = {
-    "str": (re.compile(r"std::string|(tvm::)?(ffi::)?String"), "const std::string&"),
-    "ScalarType": (re.compile("DLDataType"), "DLDataType"),
-    **{
-        f"{kind}[]": (
-            re.compile(rf"(tvm::)?(ffi::)?Array<({element})>"),
-            f"tvm::ffi::Array<{usual}>",
-        )
-        for kind, element, usual in (
-            ("int", "int64_t|int|int32_t", "int64_t"),
-            ("float", "double|float", "double"),
-            ("bool", "bool", "bool"),
-        )
-    },
-    **{
-        f"{kind}?": (
-            re.compile(rf"(tvm::)?(ffi::)?Optional<({element})>"),
-            f"tvm::ffi::Optional<{usual}>",
-        )
-        for kind, element, usual in (
-            ("int", "int64_t|int|int32_t", "int64_t"),
-            ("float", "double|float", "double"),
-            ("bool", "bool", "bool"),
-            ("str", r"(tvm::)?(ffi::)?String|std::string", "tvm::ffi::String"),
-        )
-    },
+_ENGINE = r"(?:(?:::)?tvm::)?(?:ffi::)?"
+#: C++ types of one value of a schema's base type, and the one to write.
+_ELEMENTS: Mapping[str, tuple[str, str]] = {
+    "int": (r"(?:std::)?int64_t|int|(?:std::)?int32_t|long|long long", "int64_t"),
+    "float": ("double|float", "double"),
+    "bool": ("bool", "bool"),
+    "str": (rf"{_ENGINE}String|std::string", "tvm::ffi::String"),
+    "ScalarType": ("DLDataType", "DLDataType"),
+    "Device": ("DLDevice", "DLDevice"),
 }
+_SAME: Mapping[str, str] = {"SymInt": "int", "Scalar": "float"}
+
+
+def engine_type(base: str, form: str) -> tuple[re.Pattern[str], str] | None:
+    """Return what stands for a schema type beside typed views: the C++ types, and the one to write.
+
+    Parameters
+    ----------
+    base
+        Base type of the schema.
+    form
+        ``""``, ``"?"``, ``"[]"``, ``"?[]"`` or ``"[]?"``.
+
+    Returns
+    -------
+    tuple or None
+        None for a type that the engine cannot pass.
+    """
+    known = _ELEMENTS.get(_SAME.get(base, base))
+    if known is None:
+        return None
+    pattern, usual = known
+    if not form and base == "str":
+        return re.compile(rf"std::string|{_ENGINE}String"), "const std::string&"
+    for mark in re.findall(r"\?|\[\]", form):
+        container = "Optional" if mark == "?" else "Array"
+        pattern = rf"{_ENGINE}{container}<\s*(?:{pattern})\s*>"
+        usual = f"tvm::ffi::{container}<{usual}>"
+    return re.compile(pattern), usual
+
+
+#: Schema types that a signature without a schema may mean, by `engine_type`.
+DERIVED_TYPES: tuple[tuple[str, str], ...] = tuple(
+    (base, form) for form in ("", "[]", "?", "?[]", "[]?") for base in _ELEMENTS
+)
 
 WRITING_CALLS = frozenset({"swap", "std::swap", "exchange", "std::exchange"})
 # Functions of the standard library that take numbers by value or by reference to const.

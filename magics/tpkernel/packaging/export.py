@@ -202,6 +202,8 @@ def _case(
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
     if not isinstance(value, tp.Tensor):
         return value
     array = value.detach().numpy()

@@ -110,12 +110,18 @@ class IsolatedKernel:
         if not self.written:
             return
         for index, (value, after) in enumerate(zip(args, unpack(packet), strict=True)):
-            if index not in self.written:
-                continue
-            if isinstance(value, tp.Tensor):
-                value.detach().numpy()[...] = after.numpy()
-            elif isinstance(value, np.ndarray) and value.flags.writeable:
-                value[...] = after
+            if index in self.written:
+                _write_back(value, after)
+
+
+def _write_back(value: Any, after: Any) -> None:
+    if isinstance(value, list):
+        for member, changed in zip(value, after, strict=True):
+            _write_back(member, changed)
+    elif isinstance(value, tp.Tensor):
+        value.detach().numpy()[...] = after.numpy()
+    elif isinstance(value, np.ndarray) and value.flags.writeable:
+        value[...] = after
 
 
 def isolated_kernels(

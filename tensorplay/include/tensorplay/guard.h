@@ -47,6 +47,10 @@ enum tp_flag : uint32_t {
   TP_FLAG_WRITES = 1u << 0,      // the kernel writes through this argument
   TP_FLAG_CONTIGUOUS = 1u << 1,  // the kernel indexes flat, so data must be contiguous
   TP_FLAG_ALIAS_OK = 1u << 2,    // may share memory with other arguments
+  TP_FLAG_OPTIONAL = 1u << 3,    // None is admitted
+  TP_FLAG_LIST = 1u << 4,        // a list of tensors, each guarded as one is
+  TP_FLAG_ABSENT_MEMBERS = 1u << 5,  // members of the list may be None
+  TP_FLAG_ALIKE = 1u << 6,       // the members of the list have one shape
 };
 
 enum tp_dim_kind : int32_t {
@@ -87,10 +91,13 @@ struct tp_guard {
   int32_t device;  // DLPack's type of the device that the tensors lie on; 0 stands for the CPU
 };
 
-enum { TP_MAX_SYMBOLS = 32, TP_VIEW_INLINE_STRIDES = 8 };
+enum { TP_MAX_SYMBOLS = 32, TP_MAX_RESULTS = 16, TP_VIEW_INLINE_STRIDES = 8 };
 
 // What the guard hands to the typed views: the tensor's memory with byte offset applied, and
-// strides that are never null for up to TP_VIEW_INLINE_STRIDES dimensions.
+// strides that are never null for up to TP_VIEW_INLINE_STRIDES dimensions. An argument that is
+// absent has TP_ABSENT dimensions. That of a list has `numel` members, an array of their own views
+// as data, and TP_MEMBERS dimensions.
+enum { TP_ABSENT = -1, TP_MEMBERS = -2 };
 struct tp_view {
   void* data;
   const int64_t* shape;
@@ -109,9 +116,32 @@ struct tp_view {
 int tp_rt_guard(const tp_guard* guard, const TVMFFIAny* args, int32_t num_args, tp_view* views,
                 int32_t* codes);
 
+// Frees what the views of lists hold, `count` views being all those of a call.
+void tp_rt_free_members(tp_view* views, int32_t count);
+
+// Errors of views that may be absent, and of lists of views.
+[[noreturn]] void tp_rt_no_value(const tp_view* view);
+[[noreturn]] void tp_rt_no_member(const tp_view* view, int64_t index);
+
 // Bounds errors of the typed views under --debug.
 [[noreturn]] void tp_rt_bad_index(const tp_view* view, int64_t index, int64_t bound, int32_t dim);
 [[noreturn]] void tp_rt_bad_rank(const tp_view* view, int32_t given);
+
+// An output that the kernel allocates, and the tensor once there is one. Of `arg`, name and rank count.
+struct tp_result {
+  const tp_guard* guard;
+  const tp_guard_arg* arg;
+  DLDataType dtype;
+  TVMFFIObjectHandle tensor;
+  tp_view view;
+};
+// Allocates the tensor and returns the view of it; throws where it has one, or a size is negative.
+const tp_view* tp_rt_allocate_result(tp_result* result, const int64_t* shape, int32_t ndim);
+// Hands the tensors over, as one or as the engine's array of several, and forgets them. Returns 0,
+// or -1 with the engine's error set where one was not allocated.
+int tp_rt_take_results(tp_result* results, int32_t count, TVMFFIAny* result);
+// Lets go of tensors that were not handed over.
+void tp_rt_drop_results(tp_result* results, int32_t count);
 
 // Provided by the engine part of the run-time library.
 int tp_rt_raise_current();
@@ -119,6 +149,18 @@ int tp_rt_raise(const char* kind, const char* message);
 [[noreturn]] void tp_rt_throw(const char* kind, const char* message);
 
 }  // extern "C"
+
+// What a call holds besides its arguments, freed on whatever way it ends.
+struct tp_members_of {
+  tp_view* views;
+  int32_t count;
+  ~tp_members_of() { tp_rt_free_members(views, count); }
+};
+struct tp_results_of {
+  tp_result* results;
+  int32_t count;
+  ~tp_results_of() { tp_rt_drop_results(results, count); }
+};
 
 // Scalars as the dispatch reads them, once the guard has said yes.
 inline double tp_arg_float(const TVMFFIAny& value) {

@@ -111,4 +111,84 @@ class InOut : public View<T, N> {
   using View<T, N>::View;
 };
 
+// A view that may be absent, None in Python: `if (bias) y[i] += (*bias)[i];`. Asking an absent one
+// for its value raises RuntimeError.
+template <class V>
+class Optional {
+ public:
+  explicit Optional(const tp_view* view) : view_(view) {}
+
+  bool has_value() const { return view_->ndim != TP_ABSENT; }
+  explicit operator bool() const { return has_value(); }
+  V value() const {
+    if (__builtin_expect(!has_value(), 0)) tp_rt_no_value(view_);
+    return V(view_);
+  }
+  V operator*() const { return value(); }
+
+  struct Arrow {
+    V view;
+    const V* operator->() const { return &view; }
+  };
+  Arrow operator->() const { return Arrow{value()}; }
+
+ private:
+  const tp_view* view_;
+};
+
+// Views of the tensors of a list, each with sizes of its own: `for (auto x : xs) …`, `xs[k](i, j)`.
+// An index outside of the list raises IndexError.
+template <class V>
+class List {
+ public:
+  explicit List(const tp_view* view) : view_(view) {}
+
+  int64_t size() const { return view_->numel; }
+  bool empty() const { return view_->numel == 0; }
+  V operator[](int64_t k) const {
+    if (__builtin_expect(k < 0 || k >= view_->numel, 0)) tp_rt_no_member(view_, k);
+    return V(first() + k);
+  }
+
+  struct Iterator {
+    const tp_view* at;
+    V operator*() const { return V(at); }
+    Iterator& operator++() {
+      ++at;
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const { return at != other.at; }
+    bool operator==(const Iterator& other) const { return at == other.at; }
+  };
+  Iterator begin() const { return Iterator{first()}; }
+  Iterator end() const { return Iterator{first() + view_->numel}; }
+
+ private:
+  const tp_view* first() const { return static_cast<const tp_view*>(view_->data); }
+  const tp_view* view_;
+};
+
+// An output whose sizes the kernel finds out: it calls `allocate` once, with the sizes, and writes
+// every element of the view that it gets. What the memory holds before is undefined.
+template <class T, int N = any_rank>
+class Result {
+ public:
+  explicit Result(tp_result* result) : result_(result) {}
+
+  template <class... Size>
+  Out<T, N> allocate(Size... sizes) const {
+    constexpr int given = sizeof...(Size);
+    static_assert(N < 0 || N == given, "a result of rank N is allocated with N sizes");
+    const int64_t shape[given + 1] = {static_cast<int64_t>(sizes)..., 0};
+    return Out<T, N>(tp_rt_allocate_result(result_, shape, given));
+  }
+  // The sizes as an array, such as `x.shape()` of a view.
+  Out<T, N> allocate_shape(const int64_t* shape, int64_t ndim) const {
+    return Out<T, N>(tp_rt_allocate_result(result_, shape, static_cast<int32_t>(ndim)));
+  }
+
+ private:
+  tp_result* result_;
+};
+
 }  // namespace tp

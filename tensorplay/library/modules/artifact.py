@@ -38,7 +38,7 @@ __all__ = ["FORMAT", "MAGIC", "Description", "Made", "embedded", "parse", "seal"
 #: Not text, and changed by whatever changes line ends.
 MAGIC = b"\x93TP-operators\r\n\x1a"
 #: Version that is written, and the newest that is read. A change of a record is a new version.
-FORMAT = 1
+FORMAT = 2
 _HEADER = struct.Struct("<16sIIQQ32s")
 _SIZE_AT = 32
 _CHECKSUM_AT = 40

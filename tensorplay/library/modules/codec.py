@@ -126,8 +126,14 @@ def _record(kind: Any, value: Any, where: str) -> Any:
     _checked(value, isinstance(value, dict), f"the fields of {kind.__name__}", where)
     hints = _hints(kind)
     fields = {f.name for f in dataclasses.fields(kind)}
-    if value.keys() != fields:
-        wrong = ", ".join(sorted(value.keys() ^ fields))
+    # Fields that an older version did not write have the values that were meant then.
+    needed = {
+        f.name
+        for f in dataclasses.fields(kind)
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    }
+    if not needed <= value.keys() <= fields:
+        wrong = ", ".join(sorted((value.keys() - fields) | (needed - value.keys())))
         message = f"{where}: expected the fields of {kind.__name__}; missing or unknown: {wrong}"
         raise ValueError(message)
     return kind(**{n: decode(hints[n], v, f"{where}.{n}") for n, v in value.items()})

@@ -7,11 +7,12 @@ needed before it can be allocated, so the same table is checked here with the sa
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tensorplay.library.modules.shapes import Dims, same_shape
+from tensorplay.library.modules.shapes import Dims, is_alike, same_shape
 from tensorplay.library.modules.spec import DTYPES, Argument, KernelSpec, OperatorSpec
 
 __all__ = ["InputRules"]
@@ -39,14 +40,25 @@ class InputRules:
         names = [a.name for a in operator.kernel.arguments]
         same = same_shape(operator.kernel.shapes, names)
         self._like = {names[i]: names[first] for i, first in same.items()}
+        alike = (n for n in names if is_alike(operator.kernel.shapes, n))
+        self._groups = {*self._like.values(), *alike}
+        self._needed = {
+            node.id: output
+            for output, rule in operator.kernel.shapes.outputs.items()
+            if isinstance(rule, Dims)
+            for entry in rule.entries
+            for node in ast.walk(ast.parse(entry, mode="eval"))
+            if isinstance(node, ast.Name)
+        }
 
-    def __call__(self, *tensors: Any) -> tuple[int, ...]:
+    def __call__(self, *tensors: Any) -> tuple[int | None, ...]:
         """Check `tensors` (in the schema's order).
 
         Returns
         -------
         tuple of int
-            The sizes of the shape symbols, in order of first use.
+            The sizes of the shape symbols, in order of first use; None for one that no output
+            needs and no tensor of the call has.
 
         Raises
         ------
@@ -57,11 +69,41 @@ class InputRules:
         """
         sizes: dict[str, tuple[int, str]] = {}
         dtypes: dict[str, tuple[str, str]] = {}
-        shapes = {a.name: tuple(t.shape) for a, t in zip(self._arguments, tensors, strict=True)}
-        for argument, tensor in zip(self._arguments, tensors, strict=True):
-            self._dtype(argument, tensor, dtypes)
-            self._shape(argument, shapes, sizes)
-        return tuple(sizes[s][0] for s in self._symbols)
+        firsts: dict[str, tuple[tuple[int, ...], str]] = {}
+        for given, value in zip(self._arguments, tensors, strict=True):
+            for argument, tensor in _members(given, value):
+                self._dtype(argument, tensor, dtypes)
+                self._shape(given.name, argument, tuple(tensor.shape), firsts, sizes)
+        for symbol in self._symbols:
+            if symbol not in sizes and symbol in self._needed:
+                self._unknown(symbol)
+        return tuple(sizes[s][0] if s in sizes else None for s in self._symbols)
+
+    def _unknown(self, symbol: str) -> None:
+        """Say that nothing in the call has a size that an output needs."""
+        rules = self._kernel.shapes.inputs
+        name = next(n for n, r in rules.items() if isinstance(r, Dims) and symbol in r.entries)
+        self._empty(name, f"output '{self._needed[symbol]}' needs the size {symbol} of")
+
+    def _empty(self, name: str, why: str) -> None:
+        message = (
+            f"[{self._name}] argument '{name}': expected at least one tensor, since {why} its "
+            "members, got an empty list."
+        )
+        raise ValueError(message)
+
+    def first(self, name: str, output: str, members: Any) -> Any:
+        """Return the first tensor of a list, which gives an output its shape or dtype.
+
+        Raises
+        ------
+        ValueError
+            The list has none.
+        """
+        found = next((t for t in members if t is not None), None)
+        if found is None:
+            self._empty(name, f"output '{output}' is like")
+        return found
 
     def like(self, output: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of an output that has an input's, where its C++ type fixes the rank.
@@ -111,6 +153,12 @@ class InputRules:
             except ZeroDivisionError:
                 names = inspect.getclosurevars(given).nonlocals
                 raise ValueError(self._division(output, names)) from None
+            except (IndexError, ValueError):  # of the first, or the largest, of an empty list
+                names = inspect.getclosurevars(given).nonlocals
+                empty = [n for n, v in names.items() if isinstance(v, (list, tuple)) and not v]
+                if not empty:
+                    raise
+                self._empty(empty[0], f"the shape of output '{output}' needs")
         else:
             sizes = given
         if min(sizes, default=0) < 0:
@@ -151,13 +199,17 @@ class InputRules:
         return f"[{self._name}] the shape of output '{output}' divides by zero: {rule}"
 
     def dtype(self, name: str, dtype: Any) -> Any:
-        """Return a dtype in the form that the engine passes to a kernel.
+        """Return a dtype, None, or a list of these, in the form that the engine passes to a kernel.
 
         Raises
         ------
         TypeError
             It is complex: the engine has no word for these.
         """
+        if dtype is None:
+            return None
+        if isinstance(dtype, (list, tuple)):
+            return [self.dtype(name, d) for d in dtype]
         import tvm_ffi
 
         if dtype.is_complex:
@@ -167,6 +219,16 @@ class InputRules:
             )
             raise TypeError(message)
         return tvm_ffi.dtype(dtype.name)
+
+    def device(self, device: Any) -> Any:
+        """Return a device, None, or a list of these, in the form that the engine passes."""
+        if device is None:
+            return None
+        if isinstance(device, (list, tuple)):
+            return [self.device(d) for d in device]
+        import tvm_ffi
+
+        return tvm_ffi.device(str(device))
 
     def _where(self, argument: Argument) -> str:
         return f"[{self._name}] argument '{argument.name}': "
@@ -202,12 +264,13 @@ class InputRules:
 
     def _shape(
         self,
+        name: str,
         argument: Argument,
-        shapes: dict[str, tuple[int, ...]],
+        shape: tuple[int, ...],
+        firsts: dict[str, tuple[tuple[int, ...], str]],
         sizes: dict[str, tuple[int, str]],
     ) -> None:
-        shape = shapes[argument.name]
-        rule = self._kernel.shapes.inputs.get(argument.name)
+        rule = self._kernel.shapes.inputs.get(name)
         rank = len(rule.entries) if isinstance(rule, Dims) else argument.rank
         where = self._where(argument)
         if rank is not None and len(shape) != rank:
@@ -217,10 +280,13 @@ class InputRules:
                 f"Write {argument.name}.reshape(...) with {rank} size{plural}."
             )
             raise ValueError(message)
-        other = self._like.get(argument.name)
-        if other is not None and shape != shapes[other]:
+        group = self._like.get(name, name)
+        expects, other = shape, ""
+        if group in self._groups:  # what comes first decides; an argument before it may be None
+            expects, other = firsts.setdefault(group, (shape, argument.name))
+        if shape != expects:
             message = (
-                f"{where}expected shape {shapes[other]} as argument '{other}', got "
+                f"{where}expected shape {expects} as argument '{other}', got "
                 f"{shape}. Expand or reshape it; where other shapes are meant, declare them with "
                 "shape: in the front matter."
             )
@@ -241,3 +307,14 @@ class InputRules:
                     f"(shape {shape}). The front matter's shape declares it."
                 )
                 raise ValueError(message)
+
+
+def _members(argument: Argument, value: Any) -> Iterator[tuple[Argument, Any]]:
+    """Yield the tensors of an argument, those of a list under names of their own."""
+    if not argument.is_list:
+        if value is not None:
+            yield argument, value
+        return
+    for number, member in enumerate(value):
+        if member is not None:
+            yield dataclasses.replace(argument, name=f"{argument.name}[{number}]"), member

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Dims", "Like", "ShapeRule", "ShapeRules", "same_shape"]
+__all__ = ["Dims", "Like", "ShapeRule", "ShapeRules", "is_alike", "same_shape"]
 
 
 @dataclass(frozen=True)
@@ -77,3 +77,11 @@ def same_shape(rules: ShapeRules, order: Sequence[str]) -> dict[int, int]:
             first, second = sorted((root(name), root(rule.argument)), key=order.index)
             group[second] = first
     return {i: order.index(root(n)) for i, n in enumerate(order) if root(n) != n}
+
+
+def is_alike(rules: ShapeRules, name: str) -> bool:
+    """Whether the members of a list must have one shape: it is like something, or that like it."""
+    return any(
+        isinstance(rule, Like) and name in (key, rule.argument)
+        for key, rule in rules.inputs.items()
+    )

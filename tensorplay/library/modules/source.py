@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import linecache
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -75,6 +76,7 @@ class _Writer:
         self.keywords = [a.name for a in self.schema.arguments if a.kwarg_only]
         self.tensors = list(spec.tensor_inputs)
         self.on_cpu = spec.kernel.device == "cpu"
+        self.forms = {a.name: a.form for a in spec.inputs}
 
     # -- body and fake ------------------------------------------------------------------------
 
@@ -100,22 +102,58 @@ class _Writer:
     def shape(self, name: str) -> str:
         rule = self.spec.kernel.shapes.outputs[name]
         if isinstance(rule, Like):
+            like = self.like(rule.argument, name)
             ranks = {a.name: a.rank for a in self.spec.kernel.arguments}
+            ranks.update({r.name: r.rank for r in self.spec.kernel.results})
             if ranks.get(name) in (None, ranks.get(rule.argument)):
-                return f"{rule.argument}.shape"
-            return f"rules.{self.spec.opname}.like({name!r}, {rule.argument}.shape)"
+                return f"{like}.shape"
+            return f"rules.{self.spec.opname}.like({name!r}, {like}.shape)"
         comma = "," if len(rule.entries) == 1 else ""
         sizes = f"({', '.join(rule.entries)}{comma})"
         known = self.spec.kernel.shapes.symbols()
         if all(entry in known or entry.isdigit() for entry in rule.entries):
             return sizes
         # Of a difference or a number that the caller gives, nothing says that it is a size.
-        if any("/" in entry or "%" in entry for entry in rule.entries):
-            sizes = f"lambda: {sizes}"  # so that a division by zero can be said in words
+        if any(re.search(r"[/%]|\bmax\(|\]\.", entry) for entry in rule.entries):
+            # So that a division by zero, or the first of an empty list, can be said in words.
+            sizes = f"lambda: {sizes}"
         return f"rules.{self.spec.opname}.sizes({name!r}, {sizes})"
 
+    def like(self, name: str, output: str) -> str:
+        """Return the tensor that an output is like: an input, or the first of a list."""
+        if self.forms.get(name) not in ("[]", "?[]"):
+            return name
+        return f"rules.{self.spec.opname}.first({name!r}, {output!r}, {name})"
+
     def dtype(self, output: Output) -> str:
-        return f"tp.{output.dtype}" if output.dtype else f"{output.dtype_like}.dtype"
+        if output.dtype:
+            return f"tp.{output.dtype}"
+        return f"{self.like(str(output.dtype_like), output.name)}.dtype"
+
+    def made(self, output: Output, device: str = "") -> str:
+        """Return the expression that makes an output; for lists one for each member."""
+        empty = "tp.empty"
+        if not device and not self.on_cpu:
+            empty = f"rules.{self.spec.opname}.empty"
+            device = self.device() if self.tensors else ""
+        device = device and f", device={device}"
+        rule = self.spec.kernel.shapes.outputs[output.name]
+        if output.form == "" or not isinstance(rule, Like):
+            shape, dtype = self.shape(output.name), self.dtype(output)
+            return f"{empty}({shape}, dtype={dtype}{device})"
+        name = rule.argument
+        one = f"{empty}({{0}}.shape, dtype={f'tp.{output.dtype}' if output.dtype else '{0}.dtype'}"
+        one += f"{device})"
+        if output.form == "?":
+            return f"None if {name} is None else {one.format(name)}"
+        return f"[{one.format('t')} for t in {name}]"
+
+    def device(self) -> str:
+        """Return the device of the outputs: that of a tensor among the arguments."""
+        sure = next((n for n in self.tensors if not self.forms[n]), None)
+        if sure is not None:
+            return f"{sure}.device"
+        return f"rules._device({', '.join(self.tensors)})" if self.tensors else "'meta'"
 
     def wrapper(self) -> str:
         spec = self.spec
@@ -132,12 +170,8 @@ class _Writer:
             lines += _indent(_docstring(spec.doc))
         lines += _indent(self.sizes())
         for output in spec.outputs:
-            where = "" if self.on_cpu or not self.tensors else f", device={self.tensors[0]}.device"
-            made = "tp.empty" if self.on_cpu else f"rules.{spec.opname}.empty"
-            lines.append(
-                f"    {output.name} = {made}({self.shape(output.name)}, "
-                f"dtype={self.dtype(output)}{where})"
-            )
+            if not output.allocated:
+                lines.append(f"    {output.name} = {self.made(output)}")
         kernel = f"kernels.{spec.kernel.export}"
         call = f"{kernel}({', '.join(self.call_arguments())})"
         if not self.on_cpu:
@@ -145,7 +179,8 @@ class _Writer:
         if spec.returned:
             lines.append(f"    return {call}")
         else:
-            lines.append(f"    {call}")
+            made = [o.name for o in spec.outputs if o.allocated]
+            lines.append(f"    {', '.join(made)} = {call}" if made else f"    {call}")
             results = self.results([o.name for o in spec.outputs])
             if results:
                 lines.append(f"    return {', '.join(results)}")
@@ -161,11 +196,14 @@ class _Writer:
 
     def call_arguments(self) -> list[str]:
         texts = []
-        dtypes = {a.name for a in self.schema.arguments if str(a.type) == "ScalarType"}
+        bases = {a.name: a.type.base for a in self.schema.arguments}
         for argument in self.spec.kernel.arguments:
-            if argument.name in dtypes:  # in the form that the engine knows
-                name = argument.name
+            name, base = argument.name, bases.get(argument.name)
+            if base == "ScalarType":  # in the form that the engine knows
                 texts.append(f"rules.{self.spec.opname}.dtype({name!r}, {name})")
+                continue
+            if base == "Device":
+                texts.append(f"rules.{self.spec.opname}.device({name})")
                 continue
             copied = (
                 self.spec.copies
@@ -173,7 +211,10 @@ class _Writer:
                 and argument.role == "in"
                 and argument.contiguous
             )
-            texts.append(f"{argument.name}.contiguous()" if copied else argument.name)
+            if copied and argument.form:
+                texts.append(f"rules._contiguous({name})")
+            else:
+                texts.append(f"{name}.contiguous()" if copied else name)
         return texts
 
     def fake(self) -> str:
@@ -189,16 +230,19 @@ class _Writer:
             lines += _indent(sizes)
         elif self.tensors:
             lines.append(f"    rules.{spec.opname}({', '.join(self.tensors)})")
+        unknown = spec.unknown_shapes
+        if unknown:
+            text = (
+                f"[{spec.name}] the shape of output '{unknown[0]}' depends on the values of the "
+                "arguments, and tensors without data have none."
+            )
+            return "\n".join([*lines, f"    raise NotImplementedError({text!r})"]) + "\n"
         made = []
         outputs: Sequence[Output] = spec.outputs
         if spec.returned:
             first = self.tensors[0] if self.tensors else None
             outputs = [Output("result", None if first else "float32", first)]
-        for output in outputs:
-            device = f"{self.tensors[0]}.device" if self.tensors else "'meta'"
-            made.append(
-                f"tp.empty({self.shape(output.name)}, dtype={self.dtype(output)}, device={device})"
-            )
+        made += [self.made(output, self.device()) for output in outputs]
         lines.append(f"    return {', '.join(self.results(made)) or 'None'}")
         return "\n".join(lines) + "\n"
 
@@ -206,6 +250,9 @@ class _Writer:
 
     def gradient(self) -> str:
         spec = self.spec
+        differentiable = [o.differentiable for o in spec.outputs]
+        if differentiable and not any(differentiable):
+            return f"{spec.opname}.register_autograd(None)\n"
         if not spec.derivatives:
             return ""
         reads = self.reads()
@@ -222,6 +269,12 @@ class _Writer:
             found |= set(self.spec.backward.arguments)
         return found
 
+    def lists(self, saved: Sequence[str]) -> list[str]:
+        """Return which of the saved values are lists."""
+        results = dict(zip(self.spec.result_names, self.spec.outputs, strict=False))
+        forms = {**self.forms, **{n: o.form for n, o in results.items()}}
+        return [n for n in saved if forms.get(n) in ("[]", "?[]")]
+
     def save(self, saved: Sequence[str], scalars: Sequence[str]) -> list[str]:
         spec = self.spec
         extra = ", keyword_only_inputs" if self.keywords else ""
@@ -231,34 +284,54 @@ class _Writer:
         body += [
             f"{n} = keyword_only_inputs[{n!r}]" for n in self.keywords if n in saved or n in scalars
         ]
-        if any(n in saved for n in spec.result_names):
-            body.append(
-                f"{', '.join(n if n in saved else '_' for n in spec.result_names)} = output"
-            )
+        auxiliary = [
+            n for n, o in zip(spec.result_names, spec.outputs, strict=False) if not o.differentiable
+        ]
+        used = [n if n in saved or n in auxiliary else "_" for n in spec.result_names]
+        if set(used) - {"_"}:
+            body.append(f"{', '.join(used)} = output")
+        if auxiliary:
+            body.append(f"ctx.mark_non_differentiable({', '.join(auxiliary)})")
+        lists = self.lists(saved)
         if saved:
-            body.append(f"ctx.save_for_backward({', '.join(saved)})")
+            flat = [f"*{n}" if n in lists else n for n in saved]
+            body.append(f"ctx.save_for_backward({', '.join(flat)})")
+        if len(lists) > 1:
+            body.append(f"ctx.lengths = {', '.join(f'len({n})' for n in lists)}")
         body += [f"ctx.{n} = {n}" for n in scalars]
         return [*lines, *_indent(body or ["pass"])]
+
+    def restored(self, saved: Sequence[str]) -> list[str]:
+        """Return the lines that take the saved tensors apart again."""
+        lists = self.lists(saved)
+        if not saved:
+            return []
+        if len(lists) < 2:
+            targets = [f"*{n}" if n in lists else n for n in saved]
+            return [f"{_targets(targets)} = ctx.saved_tensors"]
+        marks = ", ".join("True" if n in lists else "False" for n in saved)
+        return [
+            f"{_targets(saved)} = rules._apart(ctx.saved_tensors, ctx.lengths, ({marks}))",
+        ]
 
     def formula_lines(self, saved: Sequence[str], scalars: Sequence[str]) -> list[str]:
         spec = self.spec
         lines = [f"def _{spec.opname}_gradient(ctx, {', '.join(spec.grad_names)}):"]
-        body: list[str] = []
-        if saved:
-            body.append(f"{_targets(saved)} = ctx.saved_tensors")
+        body: list[str] = [*self.restored(saved)]
         body += [f"{n} = ctx.{n}" for n in scalars]
         by_input = {d.input: d for d in spec.derivatives}
-        opaque = [d.input for d in spec.derivatives if d.formula is None]
+        opaque = [d.input for d in spec.derivatives if d.formula is None and not d.none]
         gradients = [f"grad_{n}" if n in self.tensors else "None" for n in self.positional]
         body += [f"grad_{n} = None" for n in self.tensors if n not in opaque]
         if spec.backward is not None:
             outs = ", ".join(spec.backward.outputs)
             body.append(f"{outs} = {spec.backward.operator}({', '.join(spec.backward.arguments)})")
         for position, name in enumerate(self.positional):
-            if name not in self.tensors or name in opaque:
-                continue
-            body.append(f"if ctx.needs_input_grad[{position}]:")
             derivative = by_input.get(name)
+            if name not in self.tensors or name in opaque or (derivative and derivative.none):
+                continue
+            needed = f"ctx.needs_input_grad[{position}]"
+            body.append(f"if any({needed}):" if "[]" in self.forms[name] else f"if {needed}:")
             if derivative is not None and derivative.formula is not None:
                 body.append(f"    grad_{name} = {derivative.formula.source}")
             else:
@@ -267,7 +340,7 @@ class _Writer:
                     f"'{name}: …' under derivatives, or pass {name}.detach()."
                 )
                 body.append(f"    raise NotImplementedError({text!r})")
-        body.append(f"return {', '.join(gradients) or '()'}")
+        body.append(f"return {self.returned(gradients)}")
         return [
             *lines,
             *_indent(body),
@@ -278,6 +351,12 @@ class _Writer:
             ")",
             "",
         ]
+
+    def returned(self, gradients: Sequence[str]) -> str:
+        """Return the gradients as a tuple; of one list, which a bare list would be taken for."""
+        if len(gradients) == 1 and "[]" in self.forms[self.positional[0]]:
+            return f"({gradients[0]},)"
+        return ", ".join(gradients) or "()"
 
 
 def _quoted(text: str) -> str:
@@ -303,7 +382,25 @@ def _docstring(text: str) -> list[str]:
 
 
 def _contiguous(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_contiguous(member) for member in value]
     return value.contiguous() if isinstance(value, Tensor) else value
+
+
+def _device(*values: Any) -> Any:
+    """Return the device of the first tensor among the values and in their lists."""
+    flat = (t for v in values for t in (v if isinstance(v, list) else [v]))
+    return next((t.device for t in flat if t is not None), "meta")
+
+
+def _apart(
+    flat: Sequence[Any], lengths: Sequence[int], are_lists: Sequence[bool]
+) -> tuple[Any, ...]:
+    """Return saved tensors with lists of these lengths put together again."""
+    rest, sizes = iter(flat), iter(lengths)
+    return tuple(
+        [next(rest) for _ in range(next(sizes))] if is_list else next(rest) for is_list in are_lists
+    )
 
 
 def kernels_of(kernels: Iterable[KernelSpec], library: Any) -> SimpleNamespace:
@@ -358,7 +455,10 @@ def define_operators(
         "math": math,
         "kernels": kernels,
         "rules": SimpleNamespace(
-            **{o.opname: InputRules(o) for o in operators}, _contiguous=_contiguous
+            **{o.opname: InputRules(o) for o in operators},
+            _contiguous=_contiguous,
+            _device=_device,
+            _apart=_apart,
         ),
     }
     for operator in operators:

@@ -16,6 +16,7 @@ from tensorplay.library.modules.shapes import ShapeRules
 
 __all__ = [
     "DTYPES",
+    "Allocated",
     "Argument",
     "BackwardCall",
     "CellSpec",
@@ -49,6 +50,8 @@ DTYPES: Mapping[str, str] = {
 
 Kind = Literal["tensor", "int", "float", "bool", "other"]
 Role = Literal["in", "out", "inout"]
+#: One tensor, one or None, a list of tensors, a list of tensors or None.
+Form = Literal["", "?", "[]", "?[]"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class Argument:
         Where the guard comes from, for the report.
     untyped
         Its memory is read and nothing says as which dtype.
+    form
+        Of a tensor: whether it may be absent or is a list, as the schema writes it.
     """
 
     name: str
@@ -93,6 +98,36 @@ class Argument:
     high: int = 0
     because: str = ""
     untyped: bool = False
+    form: Form = ""
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list of tensors."""
+        return self.form.endswith("[]")
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """An output that the kernel allocates when it knows the sizes.
+
+    Attributes
+    ----------
+    name, cpp_type
+        As the person calls it; the C++ parameter type.
+    position
+        Among the C++ parameters.
+    dtype, variable
+        Its dtype, or the template parameter that it is.
+    rank
+        Number of dimensions, None for any.
+    """
+
+    name: str
+    cpp_type: str
+    position: int
+    dtype: str | None
+    variable: str | None
+    rank: int | None
 
 
 @dataclass(frozen=True)
@@ -148,6 +183,9 @@ class KernelSpec:
         Device type that the tensors lie on: ``"cpu"`` or ``"cuda"``.
     launch
         How it runs on a GPU; None on the CPU.
+    results
+        Outputs that the kernel allocates (``tp::Result``) and the export returns, each with its
+        position among the C++ parameters.
     """
 
     name: str
@@ -165,6 +203,7 @@ class KernelSpec:
     suffix: str = ""
     device: str = "cpu"
     launch: Launch | None = None
+    results: tuple[Allocated, ...] = ()
 
     @property
     def export(self) -> str:
@@ -213,20 +252,43 @@ class Formula:
 
 @dataclass(frozen=True)
 class Output:
-    """An output: its name, and its dtype as a fixed one or as an input's."""
+    """An output: its name, and its dtype as a fixed one or as an input's.
+
+    Attributes
+    ----------
+    allocated
+        The kernel allocates it.
+    differentiable
+        Whether it has a gradient, where its dtype can have one.
+    form
+        As of an argument: an output for an optional input, or for each member of a list.
+    """
 
     name: str
     dtype: str | None
     dtype_like: str | None
+    allocated: bool = False
+    differentiable: bool = True
+    form: Form = ""
 
 
 @dataclass(frozen=True)
 class Derivative:
-    """The gradient of one input: a formula, or an output of the cell's backward kernel."""
+    """The gradient of one input: a formula, or an output of the cell's backward kernel.
+
+    Attributes
+    ----------
+    surrogate
+        Why it is deliberately not the derivative, in the person's words; empty where it is.
+    none
+        The input is declared to have no gradient.
+    """
 
     input: str
     formula: Formula | None
     line: int
+    surrogate: str = ""
+    none: bool = False
 
 
 @dataclass(frozen=True)
@@ -314,6 +376,22 @@ class OperatorSpec:
         return tuple(a.name for a in self.inputs if a.kind == "tensor")
 
     @property
+    def unknown_shapes(self) -> tuple[str, ...]:
+        """Outputs whose shape depends on values, so that only a call tells it."""
+        known = self.kernel.shapes.outputs
+        return tuple(o.name for o in self.outputs if o.name not in known)
+
+    @property
+    def differentiated(self) -> tuple[str, ...]:
+        """Names of the inputs that have a gradient, in the order of `derivatives`."""
+        return tuple(d.input for d in self.derivatives if not d.none)
+
+    @property
+    def surrogates(self) -> Mapping[str, str]:
+        """Inputs whose gradient is deliberately not the derivative, and why."""
+        return {d.input: d.surrogate for d in self.derivatives if d.surrogate}
+
+    @property
     def result_names(self) -> tuple[str, ...]:
         """What formulas call the results: ``result``, or the outputs' names."""
         if len(self.outputs) > 1:
@@ -390,7 +468,9 @@ def describe_guard(argument: Argument, device: str = "cpu") -> str:
     if argument.kind == "int":
         text = f"integer from {argument.low} to {argument.high}"
     elif argument.kind == "tensor":
-        parts = [" or ".join(argument.dtypes) if argument.dtypes else "any dtype", f"on {device}"]
+        before = {"": "", "?": "None, or ", "[]": "a list, each ", "?[]": "a list, each None or "}
+        dtypes = " or ".join(argument.dtypes) if argument.dtypes else "any dtype"
+        parts = [before[argument.form] + dtypes, f"on {device}"]
         if argument.rank is not None:
             parts.append(f"{argument.rank}-d")
         parts.append("contiguous" if argument.contiguous else "any strides")

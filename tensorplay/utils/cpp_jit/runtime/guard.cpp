@@ -1,9 +1,12 @@
 // Table-driven argument guards; see tensorplay/guard.h. Compiled once into the run-time library.
 #include <tensorplay/guard.h>
+#include <tensorplay/runtime.h>
+#include <tvm/ffi/extra/c_env_api.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <string>
 
 namespace {
@@ -144,6 +147,25 @@ const DLTensor* tensor_of(const TVMFFIAny& value) {
   return nullptr;
 }
 
+// The members of a list; null for anything else. The engine's two lists begin alike.
+const TVMFFISeqCell* list_of(const TVMFFIAny& value) {
+  if (value.type_index != kTVMFFIArray && value.type_index != kTVMFFIList) return nullptr;
+  const char* object = reinterpret_cast<const char*>(value.v_obj);
+  return reinterpret_cast<const TVMFFISeqCell*>(object + sizeof(TVMFFIObject));
+}
+
+// The tensors of an argument, which may be one tensor, absent, or a list of these.
+struct Members {
+  const TVMFFIAny* first;
+  int64_t count;
+  explicit Members(const TVMFFIAny& value) : first(&value), count(1) {
+    if (const TVMFFISeqCell* list = list_of(value)) {
+      first = static_cast<const TVMFFIAny*>(list->data);
+      count = list->size;
+    }
+  }
+};
+
 int64_t element_bytes(const DLTensor* t) { return (t->dtype.bits * t->dtype.lanes + 7) / 8; }
 
 int64_t count(const DLTensor* t) {
@@ -256,7 +278,13 @@ int wrong_kind(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value)
   const std::string name = a->name;
   switch (a->kind) {
     case TP_KIND_TENSOR:
-      expected = "Tensor or NumPy array";
+      expected = a->flags & TP_FLAG_LIST       ? "list of tensors"
+                 : a->flags & TP_FLAG_OPTIONAL ? "Tensor, NumPy array or None"
+                                               : "Tensor or NumPy array";
+      if (a->flags & TP_FLAG_LIST) {
+        advice = tensor_of(value) ? "Write [" + name + "]." : "Pass a list of tensors.";
+        break;
+      }
       advice = value.type_index == kTVMFFINone ? "Pass a tensor." : "Write tp.tensor(" + name + ").";
       break;
     case TP_KIND_INT:
@@ -468,9 +496,33 @@ void fill_view(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, tp_v
   }
 }
 
+// The first tensor among the arguments that must have one shape with that at `position`, which is
+// absent or a list where it comes first by its number; null where all of them are absent.
+const DLTensor* first_of_group(const tp_guard* g, const TVMFFIAny* args, int32_t position,
+                               int32_t* owner) {
+  const int32_t group = g->args[position].like >= 0 ? g->args[position].like : position;
+  for (int32_t i = group; i <= position; ++i) {
+    if (i != group && g->args[i].like != group) continue;
+    const Members members(args[i]);
+    for (int64_t k = 0; k < members.count; ++k) {
+      if (const DLTensor* found = tensor_of(members.first[k])) {
+        *owner = i;
+        return found;
+      }
+    }
+  }
+  return nullptr;
+}
+
+// How messages call the tensor that gives the others their shape: the first one of a list.
+std::string label(const tp_guard* g, const TVMFFIAny* args, int32_t position) {
+  const std::string name = g->args[position].name;
+  return list_of(args[position]) ? name + "[0]" : name;
+}
+
 int check_tensor(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
-                 const TVMFFIAny* args, int64_t* sizes, const char** owners, int32_t* codes,
-                 const char** code_owners) {
+                 const TVMFFIAny* args, int32_t position, int64_t* sizes, const char** owners,
+                 int32_t* codes, const char** code_owners) {
   if (!is_there(g, t)) return wrong_device(g, a, t);
   const int32_t code = dtype_code(t->dtype);
   if (a->dtypes && (code < 0 || !(a->dtypes >> code & 1u)))
@@ -491,12 +543,14 @@ int check_tensor(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
                                   tuple_text(t->shape, t->ndim) + "). Write " + a->name +
                                   ".reshape(...) with " + std::to_string(a->rank) +
                                   (a->rank == 1 ? " size." : " sizes."));
-  if (a->like >= 0) {
-    const DLTensor* other = tensor_of(args[a->like]);
-    if (!same_shape(t, other))
+  if (a->like >= 0 || a->flags & TP_FLAG_ALIKE) {
+    int32_t owner = a->like;
+    const DLTensor* other = owner >= 0 ? tensor_of(args[owner]) : nullptr;
+    if (!other) other = first_of_group(g, args, position, &owner);
+    if (other && !same_shape(t, other))
       return fail("ValueError", where(g, a) + "expected shape " +
                                     tuple_text(other->shape, other->ndim) + " as argument '" +
-                                    g->args[a->like].name + "', got " +
+                                    label(g, args, owner) + "', got " +
                                     tuple_text(t->shape, t->ndim) +
                                     ". Expand or reshape it; where other shapes are meant, " +
                                     "declare them with shape: in the front matter.");
@@ -516,21 +570,144 @@ int check_same_gpu(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
                                 device_text(t->device) + ". Move it there.");
 }
 
+// Another tensor of the call that shares memory with a written one; null where none does.
+const tp_guard_arg* shared_with(const tp_guard* g, const TVMFFIAny* args, const TVMFFIAny* written) {
+  for (int32_t j = 0; j < g->num_args; ++j) {
+    if (g->args[j].kind != TP_KIND_TENSOR || (g->args[j].flags & TP_FLAG_ALIAS_OK)) continue;
+    const Members members(args[j]);
+    for (int64_t k = 0; k < members.count; ++k) {
+      const DLTensor* other = &members.first[k] == written ? nullptr : tensor_of(members.first[k]);
+      if (other && overlap(tensor_of(*written), other)) return &g->args[j];
+    }
+  }
+  return nullptr;
+}
+
 int check_aliases(const tp_guard* g, const TVMFFIAny* args) {
   for (int32_t i = 0; i < g->num_args; ++i) {
     if (!(g->args[i].flags & TP_FLAG_WRITES) || (g->args[i].flags & TP_FLAG_ALIAS_OK)) continue;
-    const DLTensor* written = tensor_of(args[i]);
-    if (!written) continue;
-    for (int32_t j = 0; j < g->num_args; ++j) {
-      const DLTensor* other = j == i ? nullptr : tensor_of(args[j]);
-      if (!other || (g->args[j].flags & TP_FLAG_ALIAS_OK) || !overlap(written, other)) continue;
+    const Members members(args[i]);
+    for (int64_t k = 0; k < members.count; ++k) {
+      if (!tensor_of(members.first[k])) continue;
+      const tp_guard_arg* other = shared_with(g, args, &members.first[k]);
+      if (!other) continue;
       return fail("ValueError", where(g, &g->args[i]) + "expected memory of its own, got memory " +
-                                    "shared with argument '" + g->args[j].name +
-                                    "'. Pass " + g->args[j].name + ".clone(), or a new tensor for '" +
+                                    "shared with argument '" + other->name + "'. Pass " +
+                                    other->name + ".clone(), or a new tensor for '" +
                                     g->args[i].name + "'.");
     }
   }
   return 0;
+}
+
+void absent_view(const tp_guard* g, const tp_guard_arg* a, tp_view* v) {
+  v->data = nullptr;
+  v->shape = v->strides = nullptr;
+  v->numel = 0;
+  v->ndim = TP_ABSENT;
+  v->guard = g;
+  v->arg = a;
+}
+
+// What a call has found out so far.
+struct Call {
+  const tp_guard* g;
+  const TVMFFIAny* args;
+  int32_t* codes;
+  int64_t sizes[TP_MAX_SYMBOLS];
+  const char* owners[TP_MAX_SYMBOLS];
+  const char* code_owners[TP_DTYPE_COUNT];
+  const DLTensor* first;  // of the tensors on a GPU
+  const char* first_name;
+  int32_t written;
+};
+
+int check_one(Call* c, const tp_guard_arg* a, int32_t position, const TVMFFIAny& value,
+              bool may_be_absent, tp_view* view) {
+  if (may_be_absent && value.type_index == kTVMFFINone) {
+    if (view) absent_view(c->g, a, view);
+    return 0;
+  }
+  const DLTensor* t = tensor_of(value);
+  if (!t) return wrong_kind(c->g, a, value);
+  int failed = check_tensor(c->g, a, t, c->args, position, c->sizes, c->owners, c->codes,
+                            c->code_owners);
+  if (failed) return failed;
+  if (c->g->device == kDLCUDA) {
+    if (!c->first) c->first = t, c->first_name = c->g->args[position].name;
+    if ((failed = check_same_gpu(c->g, a, t, c->first, c->first_name))) return failed;
+  }
+  if (view) fill_view(c->g, a, t, view);
+  c->written += (a->flags & TP_FLAG_WRITES) != 0;
+  return 0;
+}
+
+int check_list(Call* c, const tp_guard_arg* a, int32_t position, tp_view* view) {
+  const TVMFFIAny& value = c->args[position];
+  if (!list_of(value)) return wrong_kind(c->g, a, value);
+  const Members members(value);
+  tp_view* views = nullptr;
+  if (view) {
+    views = new (std::nothrow) tp_view[static_cast<size_t>(members.count)];
+    if (!views) return fail("MemoryError", where(c->g, a) + "no memory for its views.");
+    view->data = views;
+    view->shape = view->strides = nullptr;
+    view->numel = members.count;
+    view->ndim = TP_MEMBERS;
+    view->guard = c->g;
+    view->arg = a;
+  }
+  const bool absent = a->flags & TP_FLAG_ABSENT_MEMBERS;
+  for (int64_t k = 0; k < members.count; ++k) {
+    tp_view* member = views ? views + k : nullptr;
+    if (!check_one(c, a, position, members.first[k], absent, member)) continue;
+    // Once more, for the message to name the member.
+    const std::string name = std::string(a->name) + "[" + std::to_string(k) + "]";
+    tp_guard_arg named = *a;
+    named.name = name.c_str();
+    named.flags &= ~static_cast<uint32_t>(TP_FLAG_LIST);
+    if (absent) named.flags |= TP_FLAG_OPTIONAL;
+    return check_one(c, &named, position, members.first[k], absent, member);
+  }
+  return 0;
+}
+
+int check_call(Call* c, tp_view* views) {
+  const tp_guard* g = c->g;
+  int32_t tensors = 0;
+  for (int32_t i = 0; i < g->num_args; ++i) {
+    const tp_guard_arg* a = &g->args[i];
+    if (a->kind != TP_KIND_TENSOR) {
+      const int failed = check_scalar(g, a, c->args[i]);
+      if (failed) return failed;
+      continue;
+    }
+    tp_view* view = views ? &views[tensors] : nullptr;
+    ++tensors;
+    const int failed = a->flags & TP_FLAG_LIST
+                           ? check_list(c, a, i, view)
+                           : check_one(c, a, i, c->args[i], a->flags & TP_FLAG_OPTIONAL, view);
+    if (failed) return failed;
+  }
+  // A type that no tensor of the call has decides nothing, so any of its instances will do.
+  for (int32_t v = 0; v < g->num_variables; ++v) {
+    for (int32_t i = 0; i < g->num_args && !c->code_owners[v]; ++i) {
+      const tp_guard_arg* a = &g->args[i];
+      if (a->kind != TP_KIND_TENSOR || a->variable != v || !a->dtypes) continue;
+      c->codes[v] = __builtin_ctz(a->dtypes);
+      c->code_owners[v] = a->name;
+    }
+  }
+  for (int32_t i = 0; i < g->num_args; ++i) {
+    const tp_guard_arg* a = &g->args[i];
+    if (a->kind != TP_KIND_FLOAT) continue;
+    int32_t dtype = -1;
+    if (a->variable >= 0 && c->codes) dtype = c->codes[a->variable];
+    if (a->variable < 0 && a->dtypes) dtype = __builtin_ctz(a->dtypes);
+    if (dtype >= 0 && !holds(dtype, c->args[i])) return unheld(g, a, c->args[i], dtype);
+  }
+  const bool several = tensors > 1 || (tensors == 1 && c->written > 1);
+  return c->written && several ? check_aliases(g, c->args) : 0;
 }
 
 }  // namespace
@@ -540,42 +717,106 @@ extern "C" {
 int tp_rt_guard(const tp_guard* g, const TVMFFIAny* args, int32_t num_args, tp_view* views,
                 int32_t* codes) {
   if (num_args != g->num_args) return wrong_count(g, num_args);
-  int64_t sizes[TP_MAX_SYMBOLS];
-  const char* owners[TP_MAX_SYMBOLS];
-  const char* code_owners[TP_DTYPE_COUNT];
-  for (int32_t i = 0; i < g->num_symbols; ++i) owners[i] = nullptr;
-  for (int32_t i = 0; i < g->num_variables; ++i) code_owners[i] = nullptr;
-  int32_t tensors = 0, written = 0;
-  const DLTensor* first_tensor = nullptr;
-  const char* first_name = "";
+  Call c;
+  c.g = g;
+  c.args = args;
+  c.codes = codes;
+  c.first = nullptr;
+  c.first_name = "";
+  c.written = 0;
+  for (int32_t i = 0; i < g->num_symbols; ++i) c.owners[i] = nullptr;
+  for (int32_t i = 0; i < g->num_variables; ++i) c.code_owners[i] = nullptr;
+  int32_t tensors = 0;
+  bool lists = false;
   for (int32_t i = 0; i < num_args; ++i) {
-    const tp_guard_arg* a = &g->args[i];
-    if (a->kind != TP_KIND_TENSOR) {
-      const int failed = check_scalar(g, a, args[i]);
-      if (failed) return failed;
-      continue;
-    }
-    const DLTensor* t = tensor_of(args[i]);
-    if (!t) return wrong_kind(g, a, args[i]);
-    int failed = check_tensor(g, a, t, args, sizes, owners, codes, code_owners);
-    if (failed) return failed;
-    if (g->device == kDLCUDA) {
-      if (!first_tensor) first_tensor = t, first_name = a->name;
-      if ((failed = check_same_gpu(g, a, t, first_tensor, first_name))) return failed;
-    }
-    if (views) fill_view(g, a, t, &views[tensors]);
+    if (g->args[i].kind != TP_KIND_TENSOR) continue;
+    if (g->args[i].flags & TP_FLAG_LIST) lists = true;
     ++tensors;
-    written += (a->flags & TP_FLAG_WRITES) != 0;
   }
-  for (int32_t i = 0; i < num_args; ++i) {
-    const tp_guard_arg* a = &g->args[i];
-    if (a->kind != TP_KIND_FLOAT) continue;
-    int32_t dtype = -1;
-    if (a->variable >= 0 && codes) dtype = codes[a->variable];
-    if (a->variable < 0 && a->dtypes) dtype = __builtin_ctz(a->dtypes);
-    if (dtype >= 0 && !holds(dtype, args[i])) return unheld(g, a, args[i], dtype);
+  if (!lists || !views) return check_call(&c, views);
+  for (int32_t i = 0; i < tensors; ++i) views[i].ndim = TP_ABSENT;
+  const int failed = check_call(&c, views);
+  if (failed) tp_rt_free_members(views, tensors);
+  return failed;
+}
+
+void tp_rt_free_members(tp_view* views, int32_t count) {
+  for (int32_t i = 0; i < count; ++i)
+    if (views[i].ndim == TP_MEMBERS) delete[] static_cast<tp_view*>(views[i].data);
+}
+
+void tp_rt_no_value(const tp_view* v) {
+  const std::string text = where(v->guard, v->arg) +
+                           "it is None here, and its value was asked for. Ask has_value() first.";
+  tp_rt_throw("RuntimeError", text.c_str());
+}
+
+void tp_rt_no_member(const tp_view* v, int64_t index) {
+  const std::string text = where(v->guard, v->arg) + "index " + std::to_string(index) +
+                           " is outside its " + std::to_string(v->numel) +
+                           (v->numel == 1 ? " member." : " members.");
+  tp_rt_throw("IndexError", text.c_str());
+}
+
+const tp_view* tp_rt_allocate_result(tp_result* r, const int64_t* shape, int32_t ndim) {
+  const std::string output = "[" + std::string(r->guard->name) + "] output '" + r->arg->name + "': ";
+  if (r->tensor) {
+    const std::string text = output + "allocate is called a second time. Call it once.";
+    tp_rt_throw("RuntimeError", text.c_str());
   }
-  return written && tensors > 1 ? check_aliases(g, args) : 0;
+  if (r->arg->rank >= 0 && ndim != r->arg->rank) {
+    const std::string text = output + "expected " + std::to_string(r->arg->rank) +
+                             " sizes, as its C++ type says, got " + tuple_text(shape, ndim) + ".";
+    tp_rt_throw("ValueError", text.c_str());
+  }
+  for (int32_t i = 0; i < ndim; ++i) {
+    if (shape[i] >= 0) continue;
+    const std::string text = output + "allocate got the sizes " + tuple_text(shape, ndim) +
+                             ", expected none below 0.";
+    tp_rt_throw("ValueError", text.c_str());
+  }
+  DLTensor wanted{};
+  wanted.device = {kDLCPU, 0};
+  wanted.ndim = ndim;
+  wanted.dtype = r->dtype;
+  wanted.shape = const_cast<int64_t*>(shape);
+  if (TVMFFIEnvTensorAlloc(&wanted, &r->tensor) != 0) {
+    r->tensor = nullptr;
+    tp_rt_throw_raised();
+  }
+  fill_view(r->guard, r->arg, TVMFFITensorGetDLTensorPtr(r->tensor), &r->view);
+  return &r->view;
+}
+
+int tp_rt_take_results(tp_result* results, int32_t count, TVMFFIAny* result) {
+  for (int32_t i = 0; i < count; ++i) {
+    if (results[i].tensor) continue;
+    return fail("RuntimeError", "[" + std::string(results[i].guard->name) + "] output '" +
+                                    results[i].arg->name + "': the kernel has not allocated it. Call " +
+                                    results[i].arg->name + ".allocate(…) on every way through it.");
+  }
+  TVMFFIAny tensors[TP_MAX_RESULTS];
+  for (int32_t i = 0; i < count; ++i) {
+    tensors[i].type_index = kTVMFFITensor;
+    tensors[i].zero_padding = 0;
+    tensors[i].v_obj = static_cast<TVMFFIObject*>(results[i].tensor);
+  }
+  if (count == 1) {
+    *result = tensors[0];
+    results[0].tensor = nullptr;
+    return 0;
+  }
+  const TVMFFIByteArray name = {"ffi.Array", 9};
+  TVMFFIObjectHandle make = nullptr;
+  if (TVMFFIFunctionGetGlobal(&name, &make) != 0) return -1;
+  const int failed = TVMFFIFunctionCall(make, tensors, count, result);
+  TVMFFIObjectDecRef(make);
+  return failed;
+}
+
+void tp_rt_drop_results(tp_result* results, int32_t count) {
+  for (int32_t i = 0; i < count; ++i)
+    if (results[i].tensor) TVMFFIObjectDecRef(results[i].tensor);
 }
 
 void tp_rt_bad_index(const tp_view* v, int64_t index, int64_t bound, int32_t dim) {
