@@ -111,6 +111,7 @@ class FlatCall:
     def __init__(self, definition: Any) -> None:
         self.definition = definition
         self.schema = definition.schema
+        self.effect = definition.effect
         self.__name__ = definition.name
         self.__qualname__ = definition.name
 

@@ -43,6 +43,13 @@ class Sample:
     name: str = ""
 
 
+def _resolved(default: Any) -> Any:
+    """Return a default with types in place of their names, also in lists."""
+    if isinstance(default, DtypeName):
+        return _dtype.named(default.name)
+    return [_resolved(d) for d in default] if isinstance(default, list) else default
+
+
 class Operator:
     """Schema, documentation, and the Python callables made from them."""
 
@@ -77,9 +84,7 @@ class Operator:
         self.aliases = tuple(aliases)
         self.names = tuple(a.name for a in self.schema.arguments)
         self._defaults = {
-            a.name: _dtype.named(a.default.name) if isinstance(a.default, DtypeName) else a.default
-            for a in self.schema.arguments
-            if a.has_default
+            a.name: _resolved(a.default) for a in self.schema.arguments if a.has_default
         }
         self._short = self.short_way()
         self.function = self._make_function(self.name, varargs=False)

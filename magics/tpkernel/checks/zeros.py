@@ -17,7 +17,7 @@ import numpy as np
 
 import tensorplay as tp
 from tensorplay.library.modules.spec import OperatorSpec
-from tpkernel.checks.samples import Sample, preferred_dtypes
+from tpkernel.checks.samples import Sample, flat_results, preferred_dtypes
 from tpkernel.report.facts import Finding
 
 __all__ = ["check_zeros", "with_zeros"]
@@ -119,11 +119,9 @@ def _wrong_gradients(spec: OperatorSpec, definition: Any, sample: Sample) -> dic
     def outputs() -> list[np.ndarray[Any, Any]]:
         with tp.no_grad():
             result = definition(**arguments)
-        results = result if isinstance(result, (tuple, list)) else (result,)
         return [
             np.array(r.detach().numpy(), dtype=np.float64)
-            for r in results
-            if isinstance(r, tp.Tensor) and r.dtype.is_floating_point
+            for r in _differentiable(spec, result)
         ]
 
     base = outputs()
@@ -132,7 +130,7 @@ def _wrong_gradients(spec: OperatorSpec, definition: Any, sample: Sample) -> dic
     generator = np.random.default_rng(0)
     weights = [generator.uniform(0.5, 1.5, o.shape) for o in base]
     names = [n for n in _checked(spec) if arguments[n] is not None]
-    gradients = _gradients(definition, arguments, names, weights)
+    gradients = _gradients(spec, definition, arguments, names, weights)
     wrong: dict[str, str] = {}
     for name in names:
         gradient = gradients.get(name)
@@ -153,7 +151,16 @@ def _wrong_gradients(spec: OperatorSpec, definition: Any, sample: Sample) -> dic
     return wrong
 
 
+def _differentiable(spec: OperatorSpec, result: Any) -> list[tp.Tensor]:
+    """Return the results that may have a gradient."""
+    results = result if isinstance(result, tuple) else (result,)
+    declared = [o.differentiable for o in spec.outputs] or [True] * len(results)
+    kept = [r for r, d in zip(results, declared, strict=False) if d]
+    return [t for r in kept for t in flat_results(r) if t.dtype.is_floating_point]
+
+
 def _gradients(
+    spec: OperatorSpec,
     definition: Any,
     arguments: Mapping[str, Any],
     names: Sequence[str],
@@ -161,8 +168,7 @@ def _gradients(
 ) -> dict[str, np.ndarray[Any, Any]]:
     inputs = {n: arguments[n].detach().clone().requires_grad_(True) for n in names}
     result = definition(**{**arguments, **inputs})
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    floating = [r for r in results if isinstance(r, tp.Tensor) and r.dtype.is_floating_point]
+    floating = _differentiable(spec, result)
     ends = [(r, w) for r, w in zip(floating, weights, strict=True) if r.requires_grad]
     if not ends:
         return {}

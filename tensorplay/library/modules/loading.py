@@ -91,8 +91,14 @@ def overview(description: Description) -> str:
 
 def _how(spec: OperatorSpec, derivative: Any) -> str:
     if derivative.formula is not None:
-        return str(derivative.formula.text)
-    return f"C++ function {spec.backward.operator}" if spec.backward is not None else "none"
+        text = str(derivative.formula.text)
+    elif spec.backward is not None and not derivative.none:
+        text = f"C++ function {spec.backward.operator}"
+    else:
+        text = "none"
+    if derivative.surrogate:
+        text += f" (deliberately not the derivative: {derivative.surrogate})"
+    return text
 
 
 _lock = threading.RLock()

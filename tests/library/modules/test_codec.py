@@ -126,17 +126,18 @@ def test_values_without_a_form_in_json_are_refused() -> None:
 def test_the_records_are_those_of_the_format() -> None:
     """A library that is built today must be read by later versions: a change is a new format."""
     records = (
-        *(Argument, BackwardCall, Declaration, Derivative, Description, Formula, KernelSpec, Made),
+        *(Allocated, Argument, BackwardCall, Declaration, Derivative, Description, Formula, KernelSpec, Made),
         *(OperatorSpec, Output, ShapeRules),
     )
     fields = {r.__name__: " ".join(f.name for f in dataclasses.fields(r)) for r in records}
-    assert artifact.FORMAT == 1
+    assert artifact.FORMAT == 2
     assert fields == {
+        "Allocated": "name cpp_type position dtype variable rank",
         "Argument": "name kind cpp_type role dtypes variable rank contiguous writes low high "
-        "because untyped",
+        "because untyped form",
         "BackwardCall": "operator arguments outputs",
         "Declaration": "name schema doc callables problem line",
-        "Derivative": "input formula line",
+        "Derivative": "input formula line surrogate none",
         "Description": "name operators declarations made",
         "Formula": "text source reads kernels",
         "KernelSpec": "name title style arguments returns templates instances shapes line defaults "
@@ -144,6 +145,6 @@ def test_the_records_are_those_of_the_format() -> None:
         "Made": "platform tensorplay engine flags sources",
         "OperatorSpec": "name schema kernel outputs returned mutates derivatives backward samples "
         "doc helper copies line origin callables reference",
-        "Output": "name dtype dtype_like",
+        "Output": "name dtype dtype_like allocated differentiable form",
         "ShapeRules": "inputs outputs declared",
     }

@@ -92,7 +92,7 @@ def test_operator_modules_have_them(tmp_path: Path) -> None:
 
 def test_a_result_beside_views_names_the_way_for_shapes_that_depend_on_data() -> None:
     text = "template <typename T> tvm::ffi::Tensor f(tp::In<T> x) { return {}; }\n"
-    with pytest.raises(CellError, match=r"tvm::ffi::TensorView and return a tvm::ffi::Tensor"):
+    with pytest.raises(CellError, match=r"depends on data, tp::Result<T> out, and call out\.allocate"):
         tpkernel.build(text)
 
 
@@ -104,8 +104,12 @@ VOID = "template <typename T> void f(tp::In<T> x, {} w, tp::Out<T> out) {{}}\n"
     [
         ("int[] w", "std::string", r"schema type int\[\].* Write tvm::ffi::Array<int64_t> w"),
         ("str w", "double", "schema type str.* Write const std::string& w"),
-        ("Tensor? w", "tp::In<T>", r"schema type Tensor\?.*tvm::ffi::Optional<tvm::ffi::Tensor>"),
-        ("Tensor[] w", "tvm::ffi::Array<tvm::ffi::Tensor>", r"schema type Tensor\[\]"),
+        ("Tensor? w", "tp::In<T>", r"schema type Tensor\?.* Write tp::Optional<tp::In<T>> w"),
+        ("Tensor[] w", "tvm::ffi::Array<tvm::ffi::Tensor>", r"Write tp::List<tp::In<T>> w"),
+        ("Tensor?[] w", "std::vector<tp::In<T>>", r"views are held by tp::List<…> here"),
+        ("Tensor[]? w", "tp::List<tp::In<T>>", r"a list beside typed views is never None|A list"),
+        ("Tensor w", "tp::In<T, N>", r"the rank is 'N', and guards need it"),
+        ("Tensor w", "tp::List<tp::Result<T>>", r"the kernel allocates one tensor by it"),
         (None, "tvm::ffi::Optional<tvm::ffi::Tensor>", "does not go with typed views"),
     ],
 )
