@@ -275,9 +275,17 @@ def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
     derivatives = []
     for derivative in spec.derivatives:
         if derivative.formula is not None:
-            derivatives.append((derivative.input, derivative.formula.text))
-        elif spec.backward is not None:
-            derivatives.append((derivative.input, f"C++ function {spec.backward.operator}"))
+            text = derivative.formula.text
+        elif spec.backward is not None and not derivative.none:
+            text = f"C++ function {spec.backward.operator}"
+        else:
+            text = "none, as declared"
+        if derivative.surrogate:
+            text += f" (deliberately not the derivative: {derivative.surrogate})"
+        derivatives.append((derivative.input, text))
+    derivatives += [
+        (f"output {o.name}", "none, as declared") for o in spec.outputs if not o.differentiable
+    ]
     return OperatorFacts(
         name=spec.name,
         schema=spec.schema,

@@ -120,8 +120,7 @@ def _wrong_gradients(spec: OperatorSpec, definition: Any, sample: Sample) -> dic
         with tp.no_grad():
             result = definition(**arguments)
         return [
-            np.array(r.detach().numpy(), dtype=np.float64)
-            for r in _differentiable(spec, result)
+            np.array(r.detach().numpy(), dtype=np.float64) for r in _differentiable(spec, result)
         ]
 
     base = outputs()

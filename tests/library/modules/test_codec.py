@@ -18,6 +18,7 @@ from tensorplay.library.modules.artifact import Description, Made
 from tensorplay.library.modules.codec import decode, encode
 from tensorplay.library.modules.shapes import ShapeRules
 from tensorplay.library.modules.spec import (
+    Allocated,
     Argument,
     BackwardCall,
     CellSpec,
@@ -126,7 +127,17 @@ def test_values_without_a_form_in_json_are_refused() -> None:
 def test_the_records_are_those_of_the_format() -> None:
     """A library that is built today must be read by later versions: a change is a new format."""
     records = (
-        *(Allocated, Argument, BackwardCall, Declaration, Derivative, Description, Formula, KernelSpec, Made),
+        *(
+            Allocated,
+            Argument,
+            BackwardCall,
+            Declaration,
+            Derivative,
+            Description,
+            Formula,
+            KernelSpec,
+            Made,
+        ),
         *(OperatorSpec, Output, ShapeRules),
     )
     fields = {r.__name__: " ".join(f.name for f in dataclasses.fields(r)) for r in records}
@@ -141,7 +152,7 @@ def test_the_records_are_those_of_the_format() -> None:
         "Description": "name operators declarations made",
         "Formula": "text source reads kernels",
         "KernelSpec": "name title style arguments returns templates instances shapes line defaults "
-        "doc alias_ok suffix",
+        "doc alias_ok suffix device launch results",
         "Made": "platform tensorplay engine flags sources",
         "OperatorSpec": "name schema kernel outputs returned mutates derivatives backward samples "
         "doc helper copies line origin callables reference",

@@ -92,7 +92,9 @@ def test_operator_modules_have_them(tmp_path: Path) -> None:
 
 def test_a_result_beside_views_names_the_way_for_shapes_that_depend_on_data() -> None:
     text = "template <typename T> tvm::ffi::Tensor f(tp::In<T> x) { return {}; }\n"
-    with pytest.raises(CellError, match=r"depends on data, tp::Result<T> out, and call out\.allocate"):
+    with pytest.raises(
+        CellError, match=r"depends on data, tp::Result<T> out, and call out\.allocate"
+    ):
         tpkernel.build(text)
 
 
