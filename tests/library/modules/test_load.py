@@ -316,7 +316,7 @@ def test_a_function_of_a_formula_that_this_version_lacks(built: Path, tmp_path: 
 def test_a_missing_symbol_is_found_before_anything_is_registered(
     built: Path, tmp_path: Path
 ) -> None:
-    old, new = b'"name":"square","returns"', b'"name":"squarx","returns"'
+    old, new = b'"name":"square","results":[],"returns"', b'"name":"squarx","results":[],"returns"'
     file = resealed(built, tmp_path / "symbol.so", old, new)
     refused(file, "has no function 'squarx'")
 
