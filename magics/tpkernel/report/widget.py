@@ -315,7 +315,7 @@ def _choices(report: Report) -> dict[str, Any]:
             "shapes": {
                 a.name: ", ".join(map(str, np.shape(sample[a.name])))
                 for a in tensors
-                if sample.get(a.name) is not None
+                if sample.get(a.name) is not None and not a.is_list
             },
             "inputs": [a.name for a in tensors if a.name in derived],
             "dtypes": list(dict.fromkeys(d for a in tensors for d in a.dtypes)),
