@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def modules() -> list[str]:
     for base in (ROOT, ROOT / "magics"):
         for package in ("tensorplay", "tpkernel"):
             for file in sorted((base / package).rglob("*.py")):
-                if ">>> " in file.read_text("utf-8"):
+                if re.search(r"^ *>>> ", file.read_text("utf-8"), re.MULTILINE):
                     parts = file.relative_to(base).with_suffix("").parts
                     found.append(".".join(parts).removesuffix(".__init__"))
     return found
