@@ -32,7 +32,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import nbformat
 from nbformat import NotebookNode
@@ -97,6 +97,8 @@ class LabServer:
         that every test needs.
     environment
         Variables added to the server's, and so to its kernels'.
+    python
+        The Python whose JupyterLab this is; None for that of ``LABTEST_PYTHON``, or else this one.
 
     Attributes
     ----------
@@ -112,8 +114,10 @@ class LabServer:
         self,
         settings: dict[str, dict[str, object]] | None = None,
         environment: dict[str, str] | None = None,
+        python: str | None = None,
     ) -> None:
         self.url = ""
+        self._python = python or os.environ.get("LABTEST_PYTHON") or sys.executable
         self._settings = {**USER_SETTINGS, **(settings or {})}
         self._environment = environment or {}
         self._folder = Path(tempfile.mkdtemp(prefix="tensorplay-lab-"))
@@ -158,7 +162,7 @@ class LabServer:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(values))
         command = [
-            *(sys.executable, "-m", "jupyterlab"),
+            *(self._python, "-m", "jupyterlab"),
             *("--allow-root", "--no-browser", "--ip=127.0.0.1", f"--port={_free_port()}"),
             f"--ServerApp.root_dir={self.root}",
             "--IdentityProvider.token=",  # loopback only; a token would lead every page to a login
@@ -300,6 +304,17 @@ class LabBrowser:
             page = context.new_page()
             page.goto(file.as_uri())
             yield page
+        finally:
+            context.close()
+
+    @contextlib.contextmanager
+    def bare_page(self, scheme: Literal["dark", "light"] = "light") -> Iterator[Page]:
+        """Give a page without JupyterLab and without network, for other hosts of widgets."""
+        assert self._chromium is not None
+        context = self._chromium.new_context(color_scheme=scheme, offline=True)
+        context.set_default_timeout(ACTION_MILLISECONDS)
+        try:
+            yield context.new_page()
         finally:
             context.close()
 

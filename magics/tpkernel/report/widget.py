@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import os
 import struct
 import threading
 import traceback
@@ -207,7 +208,8 @@ class ReportWidget(anywidget.AnyWidget):
             return self.report
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        live = _somebody_reads()
+        data, metadata = (super()._repr_mimebundle_(**kwargs) if live else None) or ({}, {})
         texts = {"text/html": self.report.to_html(), "text/plain": self.report.to_text()}
         bundle = {REPORT_MIME: {"version": 1}, **data, **texts}
         if diagnostics := report_diagnostics(self.report):
@@ -216,6 +218,22 @@ class ReportWidget(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         return f"<ReportWidget {self.report.title}>"
+
+
+def _somebody_reads() -> bool:
+    """Whether a person may press the view's buttons.
+
+    What executes notebooks by itself (nbclient, and so nbconvert and papermill) cannot ask anybody
+    for input and says so. It stores a state for the view, which exporters then prefer to the static
+    form, and which is empty without a network. Voilà executes in the same way, for a person.
+    """
+    from IPython.core.getipython import get_ipython
+
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None or os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):
+        return True
+    content = kernel.get_parent("shell").get("content", {})
+    return bool(content.get("allow_stdin", True))
 
 
 def _list(report: Report, on_wait: Callable[[str], None]) -> Report:
