@@ -39,7 +39,10 @@ def test_names_come_from_the_headers():
         ("%%tpkernel\nvoid f() { temp|", ["template"]),
         ("%%tpkernel\nvoid f() { |", []),
         ("%%tpkernel\n/*---\nder|\n---*/\n", ["derivatives: "]),
-        ("%%tpkernel\n/*---\nop: m::f(Tensor x) -> Tensor\no|\n---*/", ["ops: ", "out_dtype: "]),
+        (
+            "%%tpkernel\n/*---\nop: m::f(Tensor x) -> Tensor\no|\n---*/",
+            ["ops: ", "out_dtype: ", "output_differentiability: "],
+        ),
         ("%%tpkernel\n/*---\n- sha|\n---*/", ["shape: "]),
         ("%%tpkernel\n/*---\nop: m::f(Ten|\n---*/", []),
         ("%%tpkernel\n/*---\nop: m::f()\n---*/\nder|", []),
