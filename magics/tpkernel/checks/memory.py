@@ -245,12 +245,14 @@ class MemoryWatch:
 
     Attributes
     ----------
+    enabled
+        As given.
     findings
         What has been found since they were last taken.
     """
 
     def __init__(self, spec: CellSpec, kernels: SimpleNamespace, *, enabled: bool = True) -> None:
-        self._enabled = enabled
+        self.enabled = enabled
         self.findings: list[Finding] = []
         self._kernels = kernels
         self._specs = {k.export: k for k in spec.kernels}
@@ -270,7 +272,7 @@ class MemoryWatch:
 
     def __enter__(self) -> MemoryWatch:
         self._saved = dict(vars(self._kernels))
-        for name, call in self._saved.items() if self._enabled else ():
+        for name, call in self._saved.items() if self.enabled else ():
             setattr(self._kernels, name, _WatchedKernel(call, self._specs[name], self))
         return self
 
@@ -319,6 +321,12 @@ def check_memory(
     progress
         Told what is about to run.
     """
+    if watch.enabled and (spec.returned or spec.kernel.results):
+        message = (
+            f"what '{spec.kernel.name}' allocates for its result is not watched here. Run the cell "
+            "with --sanitize address, which watches it"
+        )
+        yield Finding("memory", spec.name, "note", message, code="not_watched")
     floating = [n for n, d in dtypes.items() if d.startswith(("float", "bfloat"))]
     inputs = [n for n in floating if n in spec.differentiated]
     failed = False

@@ -312,3 +312,36 @@ def test_an_operator_with_a_domain_is_told_to_declare_samples() -> None:
     assert "declare samples:" in outside.message
     declared = tpkernel.build(DOMAIN.replace("SAMPLES", "samples: [{x: [0.1, 0.5, 0.9]}]\n"))
     assert declared.ok, declared.to_text()
+
+
+POSITIVE = """\
+/*---
+op: mem::positive(Tensor x) -> Tensor
+---*/
+template <typename T>
+void positive(tp::In<T> x, tp::Result<T> out) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < x.numel(); ++i) n += x[i] > 0;
+  auto y = out.allocate(n);
+  for (int64_t i = 0, k = 0; i < x.numel(); ++i)
+    if (x[i] > 0) y[k++] = x[i];
+  BODY
+}
+"""
+
+
+def test_memory_that_a_kernel_allocates_is_said_to_be_unwatched():
+    report = tpkernel.build(POSITIVE.replace("BODY", ""), checks=("memory",))
+    (finding,) = report.findings
+    assert (finding.code, finding.level) == ("not_watched", "note")
+    assert "--sanitize address" in finding.message
+
+
+@pytest.mark.slow
+def test_what_the_note_names_finds_a_write_past_allocated_memory():
+    text = POSITIVE.replace("BODY", "y.data()[n] = T(1);")
+    report = tpkernel.build(text, checks=("memory",), sanitize=("address",))
+    found = [f.message for f in errors(report)]
+    assert any("line 11: AddressSanitizer: heap-buffer-overflow, write of" in m for m in found), (
+        found
+    )
