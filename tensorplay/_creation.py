@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplay import _device, _dtype
+from tensorplay._conversion import array_of, converted
 from tensorplay._dlpack import from_dlpack, from_numpy, shareable
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Size, Spec, Tensor, wrap
@@ -201,7 +202,7 @@ def full(
     d = _dtype.scalar_dtype(value) if dtype is None else _dtype.as_dtype(dtype, "full")
     shape = shape_of("full", (size,))
     check_held("full", value.item() if isinstance(value, np.generic) else value, d)
-    element = _converted("full", "fill_value", np.asarray(value), d, exact=True)
+    element = converted("full", "fill_value", np.asarray(value), d, exact=True)
     spec = Spec(shape, d)
     return _made("full", lambda: np.full(shape, element), spec, device, requires_grad)
 
@@ -412,7 +413,7 @@ def arange(
     d = (_dtype.int64 if whole else _dtype.get_default_dtype()) if dtype is None else (
         _dtype.as_dtype(dtype, "arange")
     )  # fmt: skip
-    array = _converted("arange", "end", np.arange(start, end, step), d, exact=True)
+    array = converted("arange", "end", np.arange(start, end, step), d, exact=True)
     return _made("arange", lambda: array, Spec(array.shape, d), device, requires_grad)
 
 
@@ -465,7 +466,7 @@ def linspace(
         message = f"[linspace] argument 'steps': number of steps must be non-negative, got {steps}."
         raise RuntimeError(message)
     d = _dtype_or_default("linspace", dtype)
-    array = _converted("linspace", "end", np.linspace(start, end, steps), d, exact=True)
+    array = converted("linspace", "end", np.linspace(start, end, steps), d, exact=True)
     return _made("linspace", lambda: array, Spec(array.shape, d), device, requires_grad)
 
 
@@ -506,103 +507,6 @@ def eye(
 
 
 # --- from data -----------------------------------------------------------------------------------
-
-
-def _infer(where: str, data: Any) -> dtype_ | None:
-    """Return the type of nested data: the promoted type of its numbers; None if it has none."""
-    if isinstance(data, (list, tuple)):
-        found: dtype_ | None = None
-        for item in data:
-            d = _infer(where, item)
-            if d is not None:
-                found = d if found is None else _dtype.promote_types(found, d)
-        return found
-    if isinstance(data, Tensor):
-        return data.dtype
-    if isinstance(data, np.ma.MaskedArray):
-        reject(where, "data", "an array without a mask", data, "Write x.filled(value).")
-    if isinstance(data, (np.ndarray, np.generic)):
-        try:
-            return _dtype.from_numpy_dtype(data.dtype)
-        except TypeError as error:
-            reject(where, "data", "numbers", data, str(error))
-    if not isinstance(data, SCALARS):
-        reject(where, "data", "numbers, nested sequences of numbers, or an array", data)
-    return _dtype.scalar_dtype(data)
-
-
-def _plain(data: Any) -> Any:
-    """Return nested data with arrays in place of tensors."""
-    if isinstance(data, Tensor):
-        return data.detach().numpy()
-    return [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
-
-
-def _as_data(data: Any) -> Any:
-    """Return ranges and foreign arrays as lists and NumPy arrays, other objects as they are."""
-    if isinstance(data, range):
-        return list(data)
-    if isinstance(data, (Tensor, np.ndarray, np.generic, list, tuple, *SCALARS)):
-        return data
-    if hasattr(data, "__dlpack__"):
-        return from_dlpack(data)
-    return np.asarray(data) if hasattr(data, "__array__") else data
-
-
-def _converted(where: str, argument: str, array: Any, d: dtype_, *, exact: bool) -> Any:
-    """Return `array` in type `d`, on memory of its own.
-
-    With `exact`, an integer beyond the range of an integer type is refused; else it wraps, as in
-    the conversion of a tensor. NaN and infinity never become integers.
-
-    Raises
-    ------
-    ValueError
-        A number has no counterpart in `d`.
-    TypeError
-        The numbers are complex and `d` is real.
-    """
-    if array.dtype == object:  # whole numbers beyond 64 bits
-        message = f"[{where}] argument '{argument}': expected numbers that fit {d!r}, got an integer beyond 64 bits."  # noqa: E501
-        raise ValueError(message)
-    if array.dtype.kind == "c" and not d.is_complex and d.category != _dtype.BOOL:
-        message = f"[{where}] argument '{argument}': cannot convert complex numbers to {d!r}."
-        raise TypeError(message)
-    if d.category == _dtype.INTEGER and array.size:
-        floating = array.dtype.kind in "fV"
-        if floating and not np.isfinite(array).all():
-            message = (
-                f"[{where}] argument '{argument}': cannot convert a non-finite float to {d!r}."
-            )
-            raise ValueError(message)
-        limits = _dtype.iinfo(d)
-        low, high = array.min().item(), array.max().item()
-        if (exact or floating) and (int(low) < limits.min or int(high) > limits.max):
-            message = (
-                f"[{where}] argument '{argument}': expected numbers from {limits.min} to "
-                f"{limits.max}, the range of {d!r}, got {low if int(low) < limits.min else high}."
-            )
-            raise ValueError(message)
-    with np.errstate(all="ignore"):  # beyond the range of a floating type lies infinity
-        return array.astype(d.numpy, copy=True)
-
-
-def _array_of(where: str, data: Any, dtype: dtype_ | None) -> Any:
-    data = _as_data(data)
-    inferred = _infer(where, data)
-    d = dtype or inferred or _dtype.get_default_dtype()
-    plain = _plain(data)
-    try:
-        array = np.asarray(plain)
-    except ValueError as error:
-        message = (
-            f"[{where}] argument 'data': expected nested sequences of equal length, got ragged "
-            f"ones: {error}."
-        )
-        raise ValueError(message) from error
-    return _converted(
-        where, "data", array, d, exact=not isinstance(data, (Tensor, np.ndarray, np.generic))
-    )
 
 
 @overridable
@@ -654,7 +558,7 @@ def tensor(
     if isinstance(data, Tensor) and data.is_meta:
         spec = Spec(tuple(data.shape), d or data.dtype)
         return _made("tensor", lambda: data._elements("tensor"), spec, device, requires_grad)
-    array = _array_of("tensor", data, d)
+    array = array_of("tensor", data, d)
     spec = Spec(array.shape, _dtype.from_numpy_dtype(array.dtype))
     return _made("tensor", lambda: array, spec, device, requires_grad)
 

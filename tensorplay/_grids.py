@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplay import _creation, _dtype
+from tensorplay import _conversion, _creation, _dtype
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.ops.arguments import SCALARS, reject
 from tensorplay.ops.dispatch import overridable
@@ -101,7 +101,7 @@ def logspace(
     with np.errstate(all="ignore"):
         powers = np.power(np.asarray(base, wide.numpy), exponents._array)
     d = _dtype.get_default_dtype() if dtype is None else _dtype.as_dtype(dtype, "logspace")
-    array = _creation._converted("logspace", "end", powers, d, exact=True)
+    array = _conversion.converted("logspace", "end", powers, d, exact=True)
     return _creation.tensor(array, dtype=d, device=device, requires_grad=requires_grad)
 
 

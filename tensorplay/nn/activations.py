@@ -1,0 +1,337 @@
+"""Activations that are sums of operators; `functional` shows them with the others."""
+
+from __future__ import annotations
+
+import math
+
+from tensorplay._functions import elu, hardtanh, relu, softmax, softplus
+from tensorplay._tensor import Tensor
+from tensorplay.ops.arguments import want_tensors
+
+__all__ = [
+    "celu",
+    "glu",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "logsigmoid",
+    "mish",
+    "prelu",
+    "relu6",
+    "selu",
+    "softmin",
+    "softshrink",
+    "softsign",
+    "tanhshrink",
+    "threshold",
+]
+
+# Klambauer et al., "Self-normalizing neural networks" (2017).
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def relu6(input: Tensor) -> Tensor:
+    """Return ``min(max(input, 0), 6)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    return hardtanh(input, 0.0, 6.0)
+
+
+def selu(input: Tensor) -> Tensor:
+    """Return the scaled `elu` that keeps mean 0 and variance 1 (Klambauer et al., 2017).
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    return elu(input, _SELU_ALPHA) * _SELU_SCALE
+
+
+def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return ``max(0, x) + min(0, alpha·(exp(x/alpha) − 1))``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    alpha
+        Minus the limit far below zero.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+
+    Raises
+    ------
+    ValueError
+        `alpha` is zero.
+    """
+    if alpha == 0:
+        message = "[celu] argument 'alpha': expected a number other than 0, got 0."
+        raise ValueError(message)
+    return elu(input / alpha, 1.0) * alpha
+
+
+def mish(input: Tensor) -> Tensor:
+    """Return ``x·tanh(log(1 + exp(x)))``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    return input * softplus(input).tanh()
+
+
+def hardsigmoid(input: Tensor) -> Tensor:
+    """Return ``min(max(x/6 + 1/2, 0), 1)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    return hardtanh(input / 6 + 0.5, 0.0, 1.0)
+
+
+def hardswish(input: Tensor) -> Tensor:
+    """Return ``x·hardsigmoid(x)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    return input * hardsigmoid(input)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """Return ``log(sigmoid(x))``, without overflow.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    return -softplus(-input, 1.0, math.inf)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """Return ``x/(1 + |x|)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    want_tensors("softsign", input=input)
+    return input / (input.abs() + 1)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """Return ``x − tanh(x)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    want_tensors("tanhshrink", input=input)
+    return input - input.tanh()
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Return what of x lies beyond ±lambd: ``sign(x)·max(|x| − lambd, 0)``.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    lambd
+        How far elements move towards zero.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+
+    Raises
+    ------
+    ValueError
+        `lambd` is negative.
+    """
+    want_tensors("softshrink", input=input)
+    if lambd < 0:
+        message = f"[softshrink] argument 'lambd': expected at least 0, got {lambd}."
+        raise ValueError(message)
+    return input - input.clamp(-lambd, lambd)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Return x where it lies beyond ±lambd, 0 elsewhere.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    lambd
+        Magnitude up to which the result is zero.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    want_tensors("hardshrink", input=input)
+    return input.masked_fill((input >= -lambd) & (input <= lambd), 0)
+
+
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
+    """Return x where it is above `threshold`, `value` elsewhere.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    threshold
+        Elements above stay.
+    value
+        What the others become.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    want_tensors("threshold", input=input)
+    return input.masked_fill(input <= threshold, value)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """Return x where it is positive, ``weight·x`` elsewhere.
+
+    Parameters
+    ----------
+    input
+        Any shape; channels are dimension 1.
+    weight
+        One slope, or one for each channel, shape (channels,).
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+
+    Raises
+    ------
+    ValueError
+        `weight` has another number of slopes.
+    """
+    want_tensors("prelu", input=input, weight=weight)
+    slopes = weight.numel()
+    channels = input.shape[1] if input.ndim > 1 else 1
+    if weight.ndim > 1 or slopes not in {1, channels}:
+        message = (
+            f"[prelu] argument 'weight': expected 1 slope or {channels}, one for each channel, got "
+            f"shape {list(weight.shape)}."
+        )
+        raise ValueError(message)
+    if slopes > 1:
+        weight = weight.reshape((1, slopes) + (1,) * (input.ndim - 2))
+    elif not input.ndim:
+        weight = weight.reshape(())
+    # At 0 the slope is the weight.
+    return relu(input) + weight * input.masked_fill(input > 0, 0)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """Return the first half of `dim` times the sigmoid of the second.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    dim
+        Dimension; negative ones count from the end.
+
+    Returns
+    -------
+    Tensor
+        Half as large along the dimension.
+
+    Raises
+    ------
+    ValueError
+        The size of `dim` is odd.
+    """
+    want_tensors("glu", input=input)
+    size = input.size(dim)
+    if size % 2:
+        message = f"[glu] argument 'input': expected an even size of dimension {dim}, got {size}."
+        raise ValueError(message)
+    value, gate = input.chunk(2, dim)
+    return value * gate.sigmoid()
+
+
+def softmin(input: Tensor, dim: int) -> Tensor:
+    """Return the softmax of ``−input`` along `dim`.
+
+    Parameters
+    ----------
+    input
+        Tensor of any shape.
+    dim
+        Dimension; negative ones count from the end.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `input`.
+    """
+    return softmax(-input, dim)
