@@ -98,9 +98,10 @@ def without_sizes(key: tuple[Any, ...]) -> tuple[Any, ...]:
     parts: list[Any] = []
     for part in key:
         tensor = _tensor_part(part)
-        if tensor is not None:
-            part = (*part[:-6], tensor[0], len(tensor[1]), *part[-3:])  # noqa: PLW2901
-        parts.append(part)
+        if tensor is None:
+            parts.append(part)
+        else:
+            parts.append((*part[:-6], tensor[0], len(tensor[1]), *part[-3:]))
     return tuple(parts)
 
 

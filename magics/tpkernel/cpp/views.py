@@ -168,9 +168,12 @@ def _with_templates(text: str, templates: Mapping[str, tuple[tuple[str, ...], st
             if end is None:
                 continue
             given = dict(zip(parameters, _arguments(text[found.end() : end]), strict=False))
-            made = re.sub(r"\b\w+\b", lambda m: given.get(m[0], m[0]), target)  # noqa: B023
-            return text[: found.start()] + made + text[end + 1 :]
+            return text[: found.start()] + _with_names(target, given) + text[end + 1 :]
     return text
+
+
+def _with_names(text: str, given: Mapping[str, str]) -> str:
+    return re.sub(r"\b\w+\b", lambda found: given.get(found[0], found[0]), text)
 
 
 def _closing(text: str, start: int) -> int | None:
