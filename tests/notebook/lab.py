@@ -79,7 +79,8 @@ USER_SETTINGS: dict[str, dict[str, object]] = {
     "docmanager-extension/plugin": {"autosave": False},
 }
 
-# JupyterLab reports requests to the debugger that were open when a test's kernel was shut down.
+# JupyterLab reports its own requests, to the debugger or for a subshell, that were open when a
+# kernel was shut down or restarted.
 HARMLESS_PAGE_ERRORS = ("Canceled future for",)
 
 
@@ -357,7 +358,7 @@ class LabBrowser:
         route.abort()
 
     def _note_page_error(self, error: PlaywrightError) -> None:
-        if not error.message.startswith(HARMLESS_PAGE_ERRORS):
+        if not error.message.removeprefix("Error: ").startswith(HARMLESS_PAGE_ERRORS):
             self._problems.append(f"page error: {error.message}")
 
     def _note_console(self, message: ConsoleMessage) -> None:

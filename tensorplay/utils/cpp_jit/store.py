@@ -299,10 +299,11 @@ class Cache:
         return entry
 
     def drop(self, request: str, entry: str, reason: str) -> None:
-        """Remove a damaged entry and say so."""
-        warnings.warn(
-            f"the cached library {entry} was {reason}; it is built again", BuildCacheWarning, 2
-        )
+        """Remove a damaged entry and say so; one that is gone as a whole was evicted, no more."""
+        if self.folder(entry).is_dir():
+            warnings.warn(
+                f"the cached library {entry} was {reason}; it is built again", BuildCacheWarning, 2
+            )
         self.forget(request, entry)
         self.remove(self.root / "entries" / entry)
 

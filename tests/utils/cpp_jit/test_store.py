@@ -203,18 +203,28 @@ def test_b013_a_damaged_library_is_rebuilt_with_a_note_while_the_old_goes_on():
         cpp_jit.load_inline("damaged", cpp_sources=text, functions=["f"])
 
 
-@pytest.mark.parametrize("victim", ["library", "entry.json", "folder"])
+@pytest.mark.parametrize("victim", ["library", "entry.json"])
 def test_whatever_is_missing_from_an_entry_it_is_rebuilt(victim, monkeypatch):
     text = cpp_jit.Source(f"int64_t f() {{ return 6; }} // {victim}")
     first = cpp_jit.build_source("missing", text, exports=["f"])
-    if victim == "folder":
-        first.folder.rename(first.folder.with_name("elsewhere"))
-    else:
-        (first.library if victim == "library" else first.folder / victim).unlink()
+    (first.library if victim == "library" else first.folder / victim).unlink()
     monkeypatch.setattr(build, "_verified", {})  # as a new process would find it
     with pytest.warns(cpp_jit.BuildCacheWarning, match="damaged or incomplete"):
         second = cpp_jit.build_source("missing", text, exports=["f"])
     assert second.load().f() == 6
+
+
+def test_an_entry_that_is_gone_as_a_whole_was_evicted_and_is_built_again_in_silence(monkeypatch):
+    text = cpp_jit.Source("int64_t f() { return 6; } // evicted")
+    first = cpp_jit.build_source("evicted", text, exports=["f"])
+    store.default_cache().remove(first.folder)
+    monkeypatch.setattr(build, "_verified", {})  # as a new process would find it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        second = cpp_jit.build_source("evicted", text, exports=["f"])
+        third = cpp_jit.build_source("evicted", text, exports=["f"])
+    assert (first.cached, second.cached, third.cached) == (False, False, True)
+    assert third.load().f() == 6
 
 
 def test_a_library_that_the_loader_refuses_is_rebuilt_once():
