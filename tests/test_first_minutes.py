@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tensorplay.utils.cpp_jit import toolchain
+
 pytest.importorskip("IPython")
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL = '''
 import sys
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in sys.argv[1:]:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Missing())
+sys.modules.update(dict.fromkeys(sys.argv[1:]))  # None: as if they were not installed
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 shell.run_line_magic("load_ext", "tensorplay")
@@ -70,20 +68,65 @@ def test_without_a_compiler_the_command_that_brings_one(tmp_path: Path) -> None:
     assert len(said.splitlines()) < 6
 
 
-@needs_compiler
-def test_an_old_compiler_is_named_with_what_is_needed(tmp_path: Path) -> None:
-    old = tmp_path / "g++"
-    old.write_text(
+@pytest.fixture
+def old_compiler(tmp_path: Path) -> str:
+    """Return a PATH on which g++ is one that knows no C++17 and says that it is 4.8.5."""
+    program = tmp_path / "old" / "g++"
+    program.parent.mkdir()
+    program.write_text(
         "#!/bin/sh\n"
-        'case "$*" in *c++17*) echo "unrecognized option -std=c++17" >&2; exit 1;; esac\n'
-        "case \"$1\" in --version) echo 'g++ (GCC) 4.8.5'; exit 0;; esac\n"
-        f'exec {shutil.which("g++")} "$@"\n'
+        f"real={shutil.which('g++')}\n"
+        'case "$*" in\n'
+        '  *c++17*) echo "unrecognized option -std=c++17" >&2; exit 1 ;;\n'
+        "  -dumpversion) echo 4.8.5; exit 0 ;;\n"
+        '  *-dM*) "$real" "$@" 2>&1 |\n'
+        """    sed 's/__VERSION__ ".*"/__VERSION__ "4.8.5"/'; exit 0 ;;\n"""
+        "esac\n"
+        'exec "$real" "$@"\n'
     )
-    old.chmod(0o755)
-    said, _ = first_cell(tmp_path, path=f"{tmp_path}:{os.defpath}")
-    assert re.match(r"\w+Error: .*/g\+\+ ", said)
+    program.chmod(0o755)
+    return f"{program.parent}:{os.defpath}"
+
+
+@needs_compiler
+def test_an_old_compiler_is_named_with_the_command_that_brings_another(
+    tmp_path: Path, old_compiler: str
+) -> None:
+    said, _ = first_cell(tmp_path, "ziglang", path=old_compiler)
+    sentence, command = said.splitlines()
+    assert re.match(
+        r"BuildError: \S+/g\+\+ \(gcc 4\.8\.5\) is too old for kernels: they need g\+\+ 9 or clang "
+        r"10, or newer\. Install one that is found by itself and run the cell again:$",
+        sentence,
+    )
+    assert command.strip().startswith("pip install ziglang")
+
+
+@needs_compiler
+def test_an_old_compiler_that_cxx_names_is_told_with_the_variable(
+    tmp_path: Path, old_compiler: str
+) -> None:
+    said, _ = first_cell(tmp_path, path=old_compiler, CXX="g++")
+    assert said.endswith(
+        "which CXX names, is too old for kernels: they need g++ 9 or clang 10, "
+        "or newer. Set CXX to one of those, or unset it."
+    )
     assert said.count("\n") == 0
-    assert "Set CXX to another compiler (g++ 9 or clang 10, or newer)" in said
+
+
+@needs_compiler
+def test_the_command_for_an_old_compiler_is_enough(
+    old_compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = toolchain.Compiler((sys.executable, "-m", "ziglang", "c++"), "ziglang")
+    real = toolchain.compiler_of((str(shutil.which("g++")),))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(toolchain, "_zig", lambda: bundled)
+    assert toolchain.find_compiler() == real  # one that is young enough is not replaced
+    monkeypatch.setenv("PATH", old_compiler)
+    assert toolchain.find_compiler() == bundled
+    monkeypatch.setenv("CXX", "g++")
+    assert toolchain.find_compiler() != bundled
 
 
 @needs_compiler
@@ -117,3 +160,12 @@ def test_a_home_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     assert "cannot be written to" in printed
     assert "Set TENSORPLAY_CACHE_DIR to another folder." in printed
     assert list(home.iterdir()) == []
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_without_any_network(tmp_path: Path) -> None:
+    start = ("unshare", "--net", "--map-root-user")
+    if subprocess.run([*start, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs unshare --net, to run without a network")
+    assert first_cell(tmp_path, start=start)[0] == WORKS

@@ -102,7 +102,8 @@ def _produce(source: str, work: Path, compiler: toolchain.Compiler, cache: Cache
     done = toolchain.run(compiler, arguments(traits, "source.cpp", _OUTPUT), work)
     if done.returncode:
         raise BuildError(
-            f"the source that tensorplay.compile wrote does not compile:\n{done.output}",
+            toolchain.why_too_old(compiler, traits)
+            or f"the source that tensorplay.compile wrote does not compile:\n{done.output}",
             log=done.output,
             commands=(done.command,),
         )

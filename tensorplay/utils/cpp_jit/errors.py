@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -47,6 +48,9 @@ class BuildError(RuntimeError):
         self.commands = tuple(tuple(command) for command in commands)
 
 
+_BY_PIP = "pip install ziglang (its first build takes a few minutes)"
+
+
 def no_compiler(
     looked_for: Sequence[str], where: Sequence[str], *, variable: str = "", name: str = "CXX"
 ) -> Exception:
@@ -67,10 +71,7 @@ def no_compiler(
     folders = ", ".join(where) if where else "no folder: PATH is empty"
     asked = f" ({name}={variable})" if variable else ""
     language = "C" if name == "CC" else "C++"
-    commands = [
-        "  conda: conda install -c conda-forge cxx-compiler",
-        "  pip:   pip install ziglang (its first build takes a few minutes)",
-    ]
+    commands = ["  conda: conda install -c conda-forge cxx-compiler", f"  pip:   {_BY_PIP}"]
     system = {
         "darwin": "  Xcode: xcode-select --install",
         "win32": "  Build Tools: winget install Microsoft.VisualStudio.2022.BuildTools",
@@ -78,4 +79,25 @@ def no_compiler(
     return MissingToolError(
         f"no {language} compiler: expected one of {names}{asked}, found none in {folders}.\n"
         "Install one and run the cell again:\n" + "\n".join([system, *commands])
+    )
+
+
+def old_compiler(command: Sequence[str], version: str) -> str:
+    """Return what to say of a compiler that does not know the language that kernels need.
+
+    Parameters
+    ----------
+    command
+        Words that start it.
+    version
+        What it says of itself.
+    """
+    if os.environ.get("CXX", "").strip():
+        return (
+            f"{' '.join(command)} ({version}), which CXX names, is too old for kernels: they need "
+            "g++ 9 or clang 10, or newer. Set CXX to one of those, or unset it."
+        )
+    return (
+        f"{' '.join(command)} ({version}) is too old for kernels: they need g++ 9 or clang 10, or "
+        f"newer. Install one that is found by itself and run the cell again:\n  {_BY_PIP}"
     )

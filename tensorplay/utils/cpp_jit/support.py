@@ -267,8 +267,9 @@ def _build_runtime(
     for done in results:
         if done.returncode:
             raise BuildError(
-                f"{' '.join(compiler.command)} cannot build the run-time library; its output is "
-                "in .log. Set CXX to another compiler (g++ 9 or clang 10, or newer).",
+                toolchain.why_too_old(compiler, traits)
+                or f"{' '.join(compiler.command)} cannot build the run-time library; its output "
+                "is in .log. Set CXX to another compiler (g++ 9 or clang 10, or newer).",
                 log=done.output,
                 commands=(done.command,),
             )

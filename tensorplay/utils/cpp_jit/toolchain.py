@@ -32,6 +32,7 @@ from tensorplay.utils.cpp_jit.errors import (
     BuildError,
     MissingToolError,
     no_compiler,
+    old_compiler,
 )
 
 _CANDIDATES = {
@@ -44,6 +45,8 @@ _LONGEST_COMMAND = 30_000 if sys.platform == "win32" else 500_000
 _XCODE = Path("/var/db/xcode_select_link")
 _XCODE_COMPILERS = ("usr/bin/clang++", "Toolchains/XcodeDefault.xctoolchain/usr/bin/clang++")
 _LINKERS = ("mold", "gold", "lld")
+#: The first versions that compile kernels.
+_OLDEST = {"gcc": 9, "clang": 10}
 #: Variables that change what a compiler reads or writes.
 _COMPILER_VARIABLES = (
     *("COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "GCC_EXEC_PREFIX"),
@@ -91,6 +94,8 @@ class Engine:
 def find_compiler() -> Compiler:
     """Return the compiler that ``CXX`` names, else g++, clang++, c++ or that of ziglang.
 
+    Where ziglang is installed it also replaces one of the system that is too old for kernels.
+
     Raises
     ------
     MissingToolError
@@ -109,7 +114,8 @@ def find_compiler() -> Compiler:
         if found is None and msvc.is_cl(name) and (program := msvc.installed()):
             found = str(program)
         if found:
-            return compiler_of((found, *words[1:]))
+            compiler = compiler_of((found, *words[1:]))
+            return compiler if variable else _in_place_of_an_old_one(compiler) or compiler
     if not variable and (bundled := _zig()):
         return bundled
     where = [folder for folder in path.split(os.pathsep) if folder]
@@ -126,6 +132,30 @@ def _zig() -> Compiler | None:
     state = program.stat()
     identity = f"{compiler.identity}\n{program}|{state.st_size}|{state.st_mtime_ns}"
     return Compiler(compiler.command, identity)
+
+
+@functools.lru_cache(maxsize=16)
+def _in_place_of_an_old_one(compiler: Compiler) -> Compiler | None:
+    bundled = None if msvc.is_cl(compiler.command[0]) else _zig()
+    if bundled is None:
+        return None
+    asked = run(compiler, ("-dumpversion",), Path(tempfile.gettempdir()))
+    # Clangs before 10 say 4.2.1, later ones their own version, so g++'s limit tells them apart.
+    old = asked.returncode == 0 and _is_old("gcc", asked.output)
+    return bundled if old else None
+
+
+def _is_old(kind: str, version: str) -> bool:
+    major = re.search(r"\d+", version)
+    return major is not None and int(major[0]) < _OLDEST.get(kind, 0)
+
+
+def why_too_old(compiler: Compiler, found: Traits) -> str | None:
+    """Return what to say of a compiler that failed where one of its age does; None for others."""
+    if not _is_old(found.kind, found.version):
+        return None
+    _in_place_of_an_old_one.cache_clear()  # what brings a newer one is done in this session
+    return old_compiler(compiler.command, f"{found.kind} {found.version}")
 
 
 def _words_of(variable: str) -> list[str]:
