@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Built by notebook 06 from files in a temporary folder, whose names are part of the cache's key.
+# Built by notebook 07 from files in a temporary folder, whose names are part of the cache's key.
 BUILT_EACH_TIME = ("halftone-",)
 
 

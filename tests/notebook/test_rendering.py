@@ -15,11 +15,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_page_has_report_and_pictures_without_a_script(tmp_path: Path) -> None:
-    notebook = FOLDER / "06_from_cell_to_package.ipynb"
+    notebook = FOLDER / "07_from_cell_to_package.ipynb"
     subprocess.run(
         [sys.executable, FOLDER / "render.py", tmp_path / "html", notebook], check=True, timeout=180
     )
-    page = (tmp_path / "html" / "06_from_cell_to_package.html").read_text("utf-8")
+    page = (tmp_path / "html" / "07_from_cell_to_package.html").read_text("utf-8")
     assert "<script" not in page.lower()
     assert re.findall(r'(?:src|href)="https?:', page) == []
     assert page.count("data:image/png;base64") >= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -145,7 +146,7 @@ class InputRules:
         Raises
         ------
         ValueError
-            One of them is negative, or divides by zero.
+            One of them is negative, beyond what an address counts, or divides by zero.
         """
         if callable(given):
             try:
@@ -161,15 +162,17 @@ class InputRules:
                 self._empty(empty[0], f"the shape of output '{output}' needs")
         else:
             sizes = given
-        if min(sizes, default=0) < 0:
+        if sizes and not (min(sizes) >= 0 and max(sizes) <= sys.maxsize):
             rule = self._kernel.shapes.outputs[output]
-            dimension = next(i for i, size in enumerate(sizes) if size < 0)
+            dimension = next(i for i, size in enumerate(sizes) if not 0 <= size <= sys.maxsize)
             entry = rule.entries[dimension] if isinstance(rule, Dims) else "?"
+            small = sizes[dimension] < 0
+            expected = "0 or more" if small else f"{sys.maxsize} at most"
+            remedy = "arguments that leave at least one element" if small else "smaller numbers"
             message = (
-                f"[{self._name}] output '{output}': expected sizes of 0 or more, got "
+                f"[{self._name}] output '{output}': expected sizes of {expected}, got "
                 f"{sizes[dimension]} in dimension {dimension}, which is {entry} of the declared "
-                "shape. Pass arguments that leave at least one element, or change shape: in the "
-                "front matter."
+                f"shape. Pass {remedy}, or change shape: in the front matter."
             )
             raise ValueError(message)
         return sizes
