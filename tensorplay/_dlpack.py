@@ -216,6 +216,11 @@ def to_dlpack(tensor: Any) -> Any:
     -------
     capsule
         For one consumer.
+
+    Raises
+    ------
+    TypeError
+        `tensor` is no tensor.
     """
     if not isinstance(tensor, Tensor):
         message = (

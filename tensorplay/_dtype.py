@@ -228,6 +228,11 @@ def promote_types(a: dtype, b: dtype) -> dtype:
     b
         Another type.
 
+    Returns
+    -------
+    dtype
+        `a`, `b` or a wider type.
+
     Raises
     ------
     RuntimeError

@@ -373,6 +373,8 @@ def randint(
         `high` is not above `low`.
     ValueError
         `dtype` does not hold all of them.
+    TypeError
+        There is no `size` or no `high`.
     """
     if size is None:  # randint(high, size)
         low, high, size = None, low, high

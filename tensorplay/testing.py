@@ -166,6 +166,11 @@ def make_tensor(
     -------
     Tensor
         Of `shape`.
+
+    Raises
+    ------
+    ValueError
+        `low` is not below `high`.
     """
     size = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     d = _dtype.as_dtype(dtype, "make_tensor")

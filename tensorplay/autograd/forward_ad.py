@@ -91,6 +91,11 @@ def exit_dual_level(level: int | None = None) -> None:
     ----------
     level
         The level, 0 or None.
+
+    Raises
+    ------
+    RuntimeError
+        It is not open.
     """
     if not _state.active or level not in (None, 0):
         message = f"[forward_ad] cannot exit level {level}: it is not the one that is open."
@@ -132,6 +137,11 @@ def set_tangent(tensor: Tensor, tangent: Tensor, operator: str) -> None:
         Its derivative.
     operator
         Name of the operator, for errors.
+
+    Raises
+    ------
+    RuntimeError
+        The shapes differ.
     """
     if tangent._array.shape != tensor._array.shape:
         message = (
@@ -194,6 +204,11 @@ def without_tangents(tensors: Sequence[Tensor]) -> Iterator[list[Tensor | None]]
     ----------
     tensors
         The tensors.
+
+    Yields
+    ------
+    list of Tensor or None
+        The tangents, one for each tensor.
     """
     tangents = [tensor._tangent for tensor in tensors]
     if all(tangent is None for tangent in tangents):
@@ -246,6 +261,8 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
     ------
     RuntimeError
         No level is open, the sizes differ, or the tensor carries a tangent already.
+    ValueError
+        The tensor is neither floating nor complex.
     """
     if not _state.active or level not in (None, 0):
         message = (

@@ -284,6 +284,11 @@ def disable(
     -------
     callable
         The function, or a decorator.
+
+    Raises
+    ------
+    TypeError
+        `fn` is no function.
     """
     if fn is None:
         return lambda function: disable(function, recursive, reason=reason)

@@ -145,6 +145,8 @@ def custom_op(
 
     Raises
     ------
+    TypeError
+        `schema` is no text, or `mutates_args` no names.
     ValueError
         The name, schema or an annotation is not valid.
     RuntimeError

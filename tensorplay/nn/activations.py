@@ -63,7 +63,7 @@ def selu(input: Tensor) -> Tensor:
 
 
 def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return ``max(0, x) + min(0, alpha·(exp(x/alpha) − 1))``.
+    """Return ``max(0, x) + min(0, alpha·(exp(x/alpha) − 1))`` (Barron, 2017).
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def mish(input: Tensor) -> Tensor:
-    """Return ``x·tanh(log(1 + exp(x)))``.
+    """Return ``x·tanh(log(1 + exp(x)))`` (Misra, 2019).
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def hardsigmoid(input: Tensor) -> Tensor:
 
 
 def hardswish(input: Tensor) -> Tensor:
-    """Return ``x·hardsigmoid(x)``.
+    """Return ``x·hardsigmoid(x)`` (Howard et al., 2019).
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """Return x where it is positive, ``weight·x`` elsewhere.
+    """Return x where it is positive, ``weight·x`` elsewhere (He et al., 2015).
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """Return the first half of `dim` times the sigmoid of the second.
+    """Return the first half of `dim` times the sigmoid of the second (Dauphin et al., 2017).
 
     Parameters
     ----------

@@ -424,7 +424,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalise each channel of each sample of `input`, shape (N, C, …).
+    """Normalise each channel of each sample, shape (N, C, …) (Ulyanov et al., 2016).
 
     Parameters
     ----------

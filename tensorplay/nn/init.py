@@ -278,6 +278,8 @@ def _fans(where: str, tensor: Tensor) -> tuple[int, int]:
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with numbers between ±gain·√(6/(fan_in + fan_out)), and return the tensor.
 
+    The bound is that of Glorot and Bengio (2010).
+
     Parameters
     ----------
     tensor
@@ -303,6 +305,8 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) ->
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with normal numbers of deviation gain·√(2/(fan_in + fan_out)), and return the tensor.
+
+    The deviation is that of Glorot and Bengio (2010).
 
     Parameters
     ----------
@@ -345,6 +349,8 @@ def kaiming_uniform_(
 ) -> Tensor:
     """Fill with numbers between ±gain·√(3/fan), and return the tensor.
 
+    The bound is that of He et al. (2015).
+
     Parameters
     ----------
     tensor
@@ -381,6 +387,8 @@ def kaiming_normal_(
     generator: Any = None,
 ) -> Tensor:
     """Fill with normal numbers of deviation gain/√fan, and return the tensor.
+
+    The deviation is that of He et al. (2015).
 
     Parameters and errors are those of `kaiming_uniform_`.
 

@@ -90,7 +90,7 @@ def pairwise_distance(
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
 ) -> Tensor:
-    """Return half the squared error up to `delta`, beyond it ``delta·(|error| − delta/2)``.
+    """Return half the squared error to `delta`, ``delta·(|error| − delta/2)`` beyond (Huber, 1964).
 
     Parameters
     ----------

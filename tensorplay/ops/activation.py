@@ -44,7 +44,7 @@ relu = unary(
 
 silu = unary(
     "silu(Tensor input) -> Tensor",
-    "``input * sigmoid(input)``.",
+    "``input * sigmoid(input)`` (Elfwing et al., 2018).",
     lambda x: x * _sigmoid(x),
     vjp=Vjp(lambda g, s: g * conj_of(_silu_slope(s.input, s.input.sigmoid())), "input"),
 )
@@ -101,7 +101,8 @@ def _gelu_grad(g: Any, s: Any) -> Any:
 
 gelu = unary(
     "gelu(Tensor input, *, str approximate='none') -> Tensor",
-    "``input * Φ(input)``, Φ the normal distribution; ``approximate='tanh'`` avoids erf.",
+    "``input * Φ(input)``, Φ the normal distribution; ``approximate='tanh'`` avoids erf "
+    "(Hendrycks and Gimpel, 2016).",
     _gelu,
     vjp=Vjp(_gelu_grad, "input"),
     real_only=True,
@@ -128,7 +129,7 @@ leaky_relu = unary(
 
 elu = unary(
     "elu(Tensor input, float alpha=1.0) -> Tensor",
-    "`input` where it is positive, ``alpha * (exp(input) - 1)`` elsewhere.",
+    "`input` where it is positive, ``alpha * (exp(input) - 1)`` elsewhere (Clevert et al., 2016).",
     # The exponent of the positive half, which is not used, must not overflow.
     lambda x, alpha: np.where(x > 0, x, np.expm1(np.minimum(x, 0)) * x.dtype.type(alpha)),
     vjp=Vjp(lambda g, s: g.where(s.input > 0, g * s.input.clamp(max=0).exp() * s.alpha), "input"),

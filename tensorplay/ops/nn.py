@@ -521,7 +521,8 @@ def _layer_norm(
 layer_norm = Composite(
     "layer_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, "
     "float eps=1e-05) -> Tensor",
-    "``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last dimensions.",
+    "``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last dimensions "
+    "(Ba et al., 2016).",
     _layer_norm,
     method=False,
     samples=lambda make: [
@@ -541,7 +542,7 @@ def _rms_norm(x: Tensor, normalized_shape: tuple[int, ...], weight: Any, eps: fl
 rms_norm = Composite(
     "rms_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, "
     "float? eps=None) -> Tensor",
-    "``x / sqrt(mean(x * x) + eps) * weight`` over the last dimensions.",
+    "``x / sqrt(mean(x * x) + eps) * weight`` over the last dimensions (Zhang and Sennrich, 2019).",
     _rms_norm,
     method=False,
     samples=lambda make: [

@@ -375,6 +375,8 @@ def build(
 
     Raises
     ------
+    ValueError
+        `contiguous` or one of `checks` is none of those above.
     CellError
         The text cannot become kernels.
     tensorplay.utils.cpp_jit.BuildError

@@ -355,6 +355,8 @@ def gradgradcheck(
     ------
     GradcheckError
         As `gradcheck`.
+    AssertionError
+        An option asks for a mode that is switched off.
     """
     if not check_fwd_over_rev and not check_rev_over_rev:
         message = (

@@ -117,6 +117,8 @@ def register_global_func(func_name: Any, f: Any = None, override: bool = False) 
     ------
     ValueError
         Another function, a library or the engine has the name.
+    TypeError
+        The name is no text, or `f` no function.
     """
     if callable(func_name) and f is None:
         return register_global_func(func_name.__name__, func_name, override)
