@@ -18,12 +18,14 @@ import numpy as np
 
 __all__ = ["HARMLESS", "is_pure", "is_trusted_module", "refused_call", "refused_code"]
 
+_FIELD_OF_TUPLES: Final = type(vars(typing.NamedTuple("_Pair", [("first", int)]))["first"])
+
 #: Objects whose state no computation depends on.
 HARMLESS: Final = (
     logging.Logger, re.Pattern, weakref.ref, type(threading.Lock()), type(threading.RLock()),
     property, staticmethod, classmethod, types.GenericAlias, types.MappingProxyType,
     types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType,
-    types.WrapperDescriptorType, types.CellType, typing.TypeVar,
+    types.WrapperDescriptorType, types.CellType, typing.TypeVar, _FIELD_OF_TUPLES,
 )  # fmt: skip
 
 _NEVER: Final = {

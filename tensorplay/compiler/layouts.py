@@ -42,16 +42,14 @@ def dense_strides(shape: Sequence[int], order: Order) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def relaid(tensor: Tensor, order: Order | None) -> Tensor:
-    """Return a new tensor, or a copy of it, that lies in an order of dimensions."""
-    array = tensor._array
+def relaid(array: Any, order: Order | None) -> Any:
+    """Return a new array, or a copy of it, that lies in an order of dimensions."""
     if order_of(array.shape, array.strides) == order:
-        return tensor
+        return array
     axes = tuple(range(array.ndim)) if order is None else order
     made = np.empty([array.shape[d] for d in axes], array.dtype).transpose(np.argsort(axes))
     made[...] = array
-    tensor._array = made
-    return tensor
+    return made
 
 
 def laid_out(primitive: Any, values: list[Any], specs: tuple[Spec, ...]) -> tuple[Spec, ...]:

@@ -35,7 +35,7 @@ from tensorplay.compiler.allowed import (
     refused_code,
 )
 from tensorplay.compiler.reading import Change, Reading, readings
-from tensorplay.compiler.sources import is_captured, is_library, user_line
+from tensorplay.compiler.sources import is_captured, is_library, is_of_library, user_line
 from tensorplay.compiler.traced import TracedArray
 from tensorplay.graph.errors import GraphCaptureError
 from tensorplay.library.definitions import CustomOpDef
@@ -119,7 +119,7 @@ class Watch:
         update = refused_code(code)
         if update is not None:
             raise self.fail(f"calls {update}(), which changes gradients or parameters outside,")
-        if is_library(code.co_filename):
+        if is_of_library(frame):
             if code is _BACKWARD:
                 self.backward_line = user_line()
             else:

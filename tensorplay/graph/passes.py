@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tensorplay import _dtype
-from tensorplay._tensor import Tensor
+from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.graph.effects import MutatingCall, write_part
 from tensorplay.graph.graph import Graph
@@ -199,17 +199,50 @@ def _twice(node: Node) -> Any:
     return None
 
 
+def _turned_back(node: Node) -> Any:
+    """``x.transpose(a, b).transpose(a, b)``."""
+    inner = node.args[0]
+    if not isinstance(inner, Node) or inner.target is not node.target or node.kwargs:
+        return None
+    ndim = len(node.meta["val"]._array.shape)
+    dims = [{d % ndim for d in n.args[1:]} for n in (node, inner) if not n.kwargs and ndim]
+    return inner.args[0] if len(dims) == 2 and dims[0] == dims[1] else None
+
+
+def _of_one(node: Node) -> Any:
+    """Compute before one element is repeated: once, and beside what made it."""
+    last = node.args[0]
+    first, source = None, last
+    while isinstance(source, Node) and _repeats(source) and len(source.users) == 1:
+        first, source = source, source.args[0]
+    if first is None or len(node.args) > 1 or node.kwargs or not isinstance(source, Node):
+        return None
+    value, mine = source.meta.get("val"), node.meta["val"]
+    if not isinstance(value, Tensor) or value._array.size != 1 or mine._dtype is not value._dtype:
+        return None
+    with node.graph.inserting_before(first):
+        small = node.graph.call_function(node.target, (source,))
+    small.meta["val"] = wrap(MetaArray(Spec(value._array.shape, value._dtype)), value._dtype)
+    first.args = (small, *first.args[1:])
+    return last
+
+
+def _repeats(node: Node) -> bool:
+    return node.target in (OPERATORS["expand"], OPERATORS["reshape"]) and not node.kwargs
+
+
 _RULES: Final[Mapping[str, tuple[Callable[[Node], Any], ...]]] = {
     "mul": (_scaled,),
     "div": (_scaled,),
     "add": (_shifted,),
     "sub": (_shifted,),
-    "neg": (_negated,),
+    "neg": (_negated, _of_one),
     "pow": (_first_power,),
     "reshape": (_unchanged, _twice),
     "expand": (_unchanged,),
     "permute": (_unchanged,),
     "squeeze": (_unchanged,),
+    "transpose": (_turned_back,),
     "unsqueeze": (_unchanged,),
     "sum_to_size": (_unchanged,),
     "_slice": (_unchanged,),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
 import types
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -41,6 +43,37 @@ def test_globals_are_guarded(monkeypatch) -> None:
     monkeypatch.setitem(globals(), "SCALE", 2.0)
     assert f(one()).item() == 2
     assert f.report().programs == 2
+
+
+def test_globals_of_text_that_is_run_are_guarded() -> None:
+    # As in `python -c`, in a doctest, and in methods that dataclasses write.
+    scope = {"tp": tp, "scale": 2.0}
+    eval(compile("def f(x): return x * scale", "<string>", "exec"), scope)
+    f = compiled(scope["f"])
+    assert f(one()).item() == 2
+    scope["scale"] = 3.0
+    assert f(one()).item() == 3
+    assert f.report().recompiles == ("global 'scale' is 2.0 no longer",)
+
+
+def test_records_made_inside_are_no_state() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Pair:
+        first: object
+        scale: float = 2.0
+
+    class Two(NamedTuple):
+        first: object
+        second: object
+
+    def function(x):
+        made = Pair(x)
+        return Two(made.first * made.scale, x).first
+
+    f = compiled(function)
+    for value in (1.0, 2.0):
+        assert f(tp.tensor([value])).item() == 2 * value
+    assert f.report().programs == 1
 
 
 def test_a_global_in_the_place_of_a_builtin_is_seen(monkeypatch) -> None:

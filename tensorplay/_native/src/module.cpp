@@ -2,6 +2,7 @@
 #include "engine.h"
 #include "launch.h"
 #include "layout.h"
+#include "steps.h"
 #include "windows.h"
 
 namespace {
@@ -10,7 +11,7 @@ using namespace tensorplay;
 
 // What the Python code beside the extension expects of it: raised, here and in `_native/__init__.py`,
 // whenever either side changes in a way that the other has to know.
-constexpr long kInterface = 4;
+constexpr long kInterface = 5;
 
 int current_stream(int32_t, int32_t, void** out) {
   *out = nullptr;  // the cpu has no streams
@@ -92,6 +93,17 @@ PyMethodDef methods[] = {
     {"add_at_places", add_at_places, METH_VARARGS,
      "add_at_places(out, places, values): add numbers to elements of the last dimension and return "
      "True; False, before anything changed, where NumPy has to."},
+    {"multiply_matrices", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(multiply_matrices)), METH_FASTCALL,
+     "multiply_matrices(fallback, a, b): the product of two arrays, as fallback(a, b) gives it."},
+    {"multiply_turned", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(multiply_turned)), METH_FASTCALL,
+     "multiply_turned(fallback, a, b): its transpose, in memory of its own."},
+    {"sum_rows", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sum_rows)), METH_FASTCALL,
+     "sum_rows(fallback, x, size): the sum of the rows of a matrix, as fallback(x, size) gives it."},
+    {"pick_class", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(pick_class)), METH_FASTCALL,
+     "pick_class(fallback, x, target, dim, ignore_index): as fallback picks the classes."},
+    {"place_class", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(place_class)), METH_FASTCALL,
+     "place_class(fallback, g, target, dim, ignore_index, classes): as fallback places them; one "
+     "element of g stands for all."},
     {"kept_memory", memory_kept, METH_O,
      "Bytes of freed results that are kept for new ones; a true argument gives them back."},
     {nullptr, nullptr, 0, nullptr},
@@ -111,7 +123,7 @@ PyMODINIT_FUNC PyInit__core() {
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
       !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
       !prepare_operator_call(module) || !prepare_grad_mode(module) ||
-      !prepare_short_ways(module) || !prepare_windows() || !prepare_pooling() || capsule == nullptr ||
+      !prepare_short_ways(module) || !prepare_windows() || !prepare_pooling() || !prepare_steps() || capsule == nullptr ||
       PyModule_AddIntConstant(module, "interface", kInterface) != 0 ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);

@@ -10,9 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from tensorplay import _native
+from tensorplay._quiet import restore, silence
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd.inplace import check_writable
+from tensorplay.compiler.cpp.array_calls import ArrayCall, array_calls
 from tensorplay.compiler.cpp.build import Library, is_new, library_of
 from tensorplay.compiler.cpp.codegen import Kernel, generate, translation_unit
 from tensorplay.compiler.cpp.ir import Loop
@@ -171,11 +175,14 @@ class _Plan:
 
     def __init__(self, gm: GraphModule, nodes: list[Node], name: str) -> None:
         self.gm = gm
-        self.nodes = nodes
+        self.calls = array_calls(nodes)
+        merged = self._merged()
+        self.merged = {n: merged[n] for n in nodes if n in merged}
+        self.nodes = nodes = [n for n in nodes if n not in self.merged]
         self.name = "".join(c for c in name if c.isascii() and (c.isalnum() or c == "_"))
         self.output = nodes[-1]
         self.results: list[Any] = list(self.output.args[0])
-        found = partition(nodes)
+        found = partition(nodes, set(self.merged.values()))
         self.reasons = found.reasons
         self.group_of = {n: g for g in found.groups for n in g.nodes}
         self.order = self._order(found.groups)
@@ -186,6 +193,27 @@ class _Plan:
         for unit in self.order:
             if isinstance(unit, Group):
                 self.steps[id(unit)] = self._step(unit, names)
+
+    def _merged(self) -> dict[Node, Node]:
+        """Return the nodes whose work a call on arrays does with its own, with the node of that."""
+        found: dict[Node, Node] = {}
+        for node, call in self.calls.items():
+            stack = [n for n in node.all_input_nodes if n not in call.args]
+            while stack:
+                one = stack.pop()
+                if one in call.args or any(u is not node and u not in found for u in one.users):
+                    continue
+                if one.op == "call_function":
+                    found[one] = node
+                    stack.extend(one.all_input_nodes)
+        return found
+
+    def _sources(self, unit: Node) -> list[Node]:
+        """Return the nodes that a step reads."""
+        call = self.calls.get(unit)
+        if call is None or unit in self.group_of:
+            return unit.all_input_nodes
+        return [a for a in call.args if isinstance(a, Node)]
 
     # --- order ------------------------------------------------------------------------------------
 
@@ -210,7 +238,7 @@ class _Plan:
                 stack.extend(
                     (self.group_of.get(source, source), False)
                     for member in members
-                    for source in member.all_input_nodes
+                    for source in self._sources(member)
                     if source not in inside and source not in done
                 )
 
@@ -312,10 +340,13 @@ class _Plan:
             elif unit.op.startswith("call"):
                 called = target_name(unit.target)
                 kind = "library" if called.partition(".")[0] in _LIBRARY else "python"
+                parts = [*(n for n, by in self.merged.items() if by is unit), unit]
                 reason = self.reasons.get(unit, "")
                 if unit in self.direct:
                     reason = "its kernel writes there"
-                found.append(Region(kind, (unit.name,), (called,), reason))
+                names = tuple(n.name for n in parts)
+                operators = tuple(target_name(n.target) for n in parts)
+                found.append(Region(kind, names, operators, reason))
         return tuple(found)
 
     # --- the function -----------------------------------------------------------------------------
@@ -326,28 +357,51 @@ class _Plan:
         """Return the function that runs the steps, and its text."""
         writer = _Writer(self.gm.root)
         inputs = [n for n in self.nodes if n.op == "placeholder"]
-        lines = [f"def run({', '.join(writer.name(n) for n in inputs)}):"]
-        read = {n for s in self.steps.values() for n, _ in s.operands}
+        direct, tensors, arrays = self._forms()
+        lines = []
         for node in inputs:
-            if node in read:
+            if node in arrays:
                 x = writer.name(node)
-                lines += [f"    if {x}._base is not None:", f"        {x}._synchronise()"]
+                lines += [f"if {x}._base is not None:", f"    {x}._synchronise()"]
+                lines.append(f"{writer.array(node)} = {x}._array")
         last = self._last_uses()
         for unit in self.order:
+            made = list(unit.nodes) if isinstance(unit, Group) else [unit]
             if isinstance(unit, Group):
                 step = self.steps[id(unit)]
-                lines += self._kernel_lines(step, writer, libraries[step.kernel.name][1])
+                lines += self._kernel_lines(step, writer, libraries[step.kernel.name][1], tensors)
+                made = step.fresh
             elif unit.op == "get_attr":
                 value = look_up(self.gm.root, str(unit.target))
-                lines.append(f"    {writer.name(unit)} = {writer.constant(value)}")
+                lines.append(f"{writer.name(unit)} = {writer.constant(value)}")
+            elif unit in direct:
+                lines.append(f"{writer.array(unit)} = {writer.array_call(direct[unit])}")
             elif unit.op.startswith("call") and unit not in self.direct:
-                lines.append(f"    {writer.name(unit)} = {writer.call(unit)}")
-            dead = [writer.name(n) for n in last.get(id(unit), ())]
-            if dead:
-                lines.append(f"    del {', '.join(dead)}")
+                lines.append(f"{writer.name(unit)} = {writer.call(unit)}")
+            if not isinstance(unit, Group) and unit.op != "placeholder" and unit not in direct:
+                if unit in arrays:
+                    lines.append(f"{writer.array(unit)} = {writer.name(unit)}._array")
+            else:
+                lines += [
+                    f"{writer.name(n)} = {writer.wrapped(n)}"
+                    for n in made
+                    if n in tensors and n.op != "placeholder"
+                ]
+            dead = last.get(id(unit), ())
+            names = [writer.name(n) for n in dead if n in tensors or n not in arrays]
+            names += [writer.array(n) for n in dead if n in arrays]
+            if names:
+                lines.append(f"del {', '.join(names)}")
         results = ", ".join(writer.value(r) for r in self.results)
-        lines.append(f"    return ({results}{',' if self.results else ''})")
-        text = "\n".join(lines) + "\n"
+        lines.append(f"return ({results}{',' if self.results else ''})")
+        if any(not call.is_view for call in direct.values()):
+            lines = [
+                f"token = {writer.constant(silence)}()",
+                *("try:", *_indented(lines)),
+                *("finally:", f"    {writer.constant(restore)}(token)"),
+            ]
+        head = f"def run({', '.join(writer.name(n) for n in inputs)}):"
+        text = "\n".join([head, *_indented(lines)]) + "\n"
         filename = f"<tensorplay kernels {next(_numbers)}>"
         scope = writer.scope
         exec(compile(text, filename, "exec"), scope)  # noqa: S102 - text made from a graph
@@ -357,6 +411,25 @@ class _Plan:
             # Memory of what operators return by NumPy is kept between calls as that of kernels is.
             run = functools.partial(_native.core.call_keeping, run)
         return run, text
+
+    def _forms(self) -> tuple[dict[Node, ArrayCall], set[Node], set[Node]]:
+        """Return the calls that run on arrays, and which values are needed as tensors, as arrays.
+
+        A view that is needed as a tensor is made of one, so that it is known to be a view.
+        """
+        found = {n: call for n, call in self.calls.items() if n in self.order}
+        tensors: set[Node] = {n for n in self.results if isinstance(n, Node)}
+        for unit in reversed(self.order):
+            if isinstance(unit, Group) or not unit.op.startswith("call") or unit in self.direct:
+                continue
+            if unit in found and unit in tensors and found[unit].is_view:
+                del found[unit]
+            if unit not in found:
+                tensors.update(unit.all_input_nodes)
+        arrays = {n for s in self.steps.values() for n, _ in s.operands}
+        arrays.update(n for s in self.steps.values() for n in s.fresh)
+        arrays.update(a for c in found.values() for a in c.args if isinstance(a, Node))
+        return found, tensors, arrays | found.keys()
 
     def _has_calls(self) -> bool:
         """Tell whether a step is a call that makes arrays."""
@@ -382,7 +455,7 @@ class _Plan:
             if isinstance(unit, Group):
                 sources = self.steps[id(unit)].inputs
             else:
-                sources = [] if unit in self.direct else unit.all_input_nodes
+                sources = [] if unit in self.direct else self._sources(unit)
             last.update((n, id(unit)) for n in sources if n in defined)
         found: dict[int, list[Node]] = {}
         kept = {r for r in self.results if isinstance(r, Node)}
@@ -391,8 +464,10 @@ class _Plan:
                 found.setdefault(where, []).append(node)
         return found
 
-    def _kernel_lines(self, step: _Step, writer: _Writer, library: Library) -> list[str]:
-        arguments = [f"{writer.name(n)}._array" for n, _ in step.operands]
+    def _kernel_lines(
+        self, step: _Step, writer: _Writer, library: Library, tensors: set[Node]
+    ) -> list[str]:
+        arguments = [writer.array(n) for n, _ in step.operands]
         destinations = []
         lines = []
         for position, (_, w) in enumerate(step.outputs):
@@ -400,33 +475,34 @@ class _Plan:
                 target = writer.name(w.args[0])
                 destinations.append(Destination(position, len(arguments)))
                 arguments.append(f"{target}._array")
-                lines.append(f"    {writer.constant(check_writable)}({target}, 'write')")
+                lines.append(f"{writer.constant(check_writable)}({target}, 'write')")
         run = writer.constant(bind(library, step.kernel, step.shape, tuple(destinations)))
         back = [*step.fresh, *(v for v, _ in step.writes)]
-        inputs = ", ".join(writer.name(n) for n in step.inputs)
+        inputs = ", ".join(
+            writer.name(n) if n in tensors or n.op == "placeholder" else writer.wrapped(n)
+            for n in step.inputs
+        )
         targets = ", ".join(writer.name(n) for n in back)
         turned = any(not n.meta["val"].is_contiguous() for n in (*step.inputs, *step.fresh))
         lines += [
-            f"    made = {run}({', '.join(arguments)})",
-            "    if made is None:",
-            f"        ({targets},) = {self._fallback(step, writer, back)}({inputs})",
+            f"made = {run}({', '.join(arguments)})",
+            "if made is None:",
+            f"    ({targets},) = {self._fallback(step, writer, back)}({inputs})",
+            *(f"    {writer.array(n)} = {writer.name(n)}._array" for n in step.fresh),
             *(
-                f"        {writer.constant(write)}({writer.name(w.args[0])}, {writer.name(v)})"
+                f"    {writer.constant(write)}({writer.name(w.args[0])}, {writer.name(v)})"
                 for v, w in step.writes
             ),
-            "    else:",
-            *(
-                f"        {writer.name(node)} = {writer.constant(wrap)}"
-                f"(made[{i}], {writer.constant(node.meta['val'].dtype)})"
-                for i, node in enumerate(step.fresh)
-            ),
-            *(
-                f"        {writer.constant(relaid)}({writer.name(node)}, {_order(node)!r})"
-                for node in (step.fresh if turned else ())
-            ),
-            *(f"        {writer.name(w.args[0])}._bump_version()" for _, w in step.writes),
-            *(f"    {writer.name(w)} = {writer.name(w.args[0])}" for _, w in step.writes),
+            *(("else:",) if back else ()),
+            *((f"    ({', '.join(map(writer.array, step.fresh))},) = made",) if step.fresh else ()),
+            *(f"    {writer.name(w.args[0])}._bump_version()" for _, w in step.writes),
+            *(f"{writer.name(w)} = {writer.name(w.args[0])}" for _, w in step.writes),
         ]
+        for node in step.fresh if turned else ():
+            order, a = _order(node), writer.array(node)
+            known = {None: "c_contiguous", (1, 0): "f_contiguous"}.get(order)
+            again = f"{a} = {writer.constant(relaid)}({a}, {order!r})"
+            lines.append(f"if not {a}.flags.{known}: {again}" if known else again)
         return lines
 
     @staticmethod
@@ -438,6 +514,10 @@ class _Plan:
         scope = dict(writer.scope)
         exec(compile("\n".join(lines), "<tensorplay operators>", "exec"), scope)  # noqa: S102
         return writer.constant(scope["eager"])
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
 
 def _holds_nodes(value: Any) -> bool:
@@ -471,7 +551,23 @@ class _Writer:
         self._constants: dict[int, str] = {}
 
     def name(self, node: Node) -> str:
+        """Return the name of a value as a tensor."""
         return f"{node.name}_v"
+
+    def array(self, node: Node) -> str:
+        """Return the name of a value as an array."""
+        return f"{node.name}_a"
+
+    def wrapped(self, node: Node) -> str:
+        """Return the text of a tensor on the array of a value."""
+        dtype = self.constant(node.meta["val"].dtype)
+        return f"{self.constant(wrap)}({self.array(node)}, {dtype})"
+
+    def array_call(self, call: ArrayCall) -> str:
+        """Return the text of a call on arrays."""
+        arguments = [self.array(a) if isinstance(a, Node) else self.constant(a) for a in call.args]
+        text = f"{self.constant(call.function)}({', '.join(arguments)})"
+        return f"{self.constant(np.asarray)}({text})" if call.is_number else text
 
     def constant(self, value: Any) -> str:
         if value is None or isinstance(value, (bool, int, str)):

@@ -172,8 +172,9 @@ def _try(name: str, args: dict[str, Any], result: Spec) -> None:
 
 
 class _Partitioner:
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[Node], apart: set[Node]) -> None:
         self.nodes = nodes
+        self.apart = apart
         self.position = {node: i for i, node in enumerate(nodes)}
         self.group_of: dict[Node, Group] = {}
         self.reasons: dict[Node, str] = {}
@@ -183,6 +184,9 @@ class _Partitioner:
             if node.op != "call_function":
                 if node.op in {"call_method", "call_module"}:
                     self.reasons[node] = "it is no call of an operator"
+                continue
+            if node in self.apart:
+                self.reasons[node] = "one call does it with what it reads"
                 continue
             try:
                 role = _role(node)
@@ -348,9 +352,9 @@ def _share(group: Group, other: Group) -> bool:
     return any((s := spec(n)) is not None and s.shape == group.space for n in shared)
 
 
-def partition(nodes: list[Node]) -> Partition:
-    """Return which nodes become kernels, and for the others the reason."""
-    return _Partitioner(nodes).run()
+def partition(nodes: list[Node], apart: set[Node]) -> Partition:
+    """Return which nodes become kernels, and for the others the reason; those `apart` do not."""
+    return _Partitioner(nodes, apart).run()
 
 
 def build_loop(group: Group, stored: list[Node]) -> tuple[Loop, list[tuple[Node, int]]]:
