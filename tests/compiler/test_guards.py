@@ -48,8 +48,8 @@ def test_globals_are_guarded(monkeypatch) -> None:
 def test_globals_of_text_that_is_run_are_guarded() -> None:
     # As in `python -c`, in a doctest, and in methods that dataclasses write.
     scope = {"tp": tp, "scale": 2.0}
-    eval(compile("def f(x): return x * scale", "<string>", "exec"), scope)
-    f = compiled(scope["f"])
+    code = compile("def f(x): return x * scale", "<string>", "exec").co_consts[0]
+    f = compiled(types.FunctionType(code, scope))
     assert f(one()).item() == 2
     scope["scale"] = 3.0
     assert f(one()).item() == 3

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
 import tensorplay as tp
@@ -48,7 +47,8 @@ def test_products_are_numpys(sizes: tuple[int, int, int], dtype: Any) -> None:
         bits(core.multiply_matrices(np.matmul, x, y), np.matmul(x, y))
         turned = core.multiply_turned(np.matmul, x, y)
         np.testing.assert_allclose(turned, np.matmul(x, y).T, rtol=1e-5)
-        assert turned.flags.f_contiguous and turned.flags.owndata
+        assert turned.flags.f_contiguous
+        assert turned.flags.owndata
 
 
 @compiled
