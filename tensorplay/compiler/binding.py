@@ -201,7 +201,7 @@ class Binding:
         if output.kind == "constant":
             return output.value
         tensor: Tensor = flat[output.index] if output.kind == "input" else results[output.index]
-        if output.detached and tensor._requires_grad:
+        if output.detached and (tensor._requires_grad or output.kind == "input"):
             place = (output.kind, output.index)
             if place not in made:
                 made[place] = tensor.detach()

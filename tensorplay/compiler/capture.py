@@ -60,7 +60,7 @@ class Output:
     steps
         Views from there.
     detached
-        Whether the result has no history although that has.
+        Whether the result has no history although that has, or is another tensor than an input.
     value
         The constant.
     """
@@ -311,9 +311,9 @@ def _output(
         index = recorder.inputs.index(owner)
         if tensor is owner.stand_in:
             return Output("input", index)
-        return Output(
-            "input", index, array.steps, not requires_grad and owner.stand_in.requires_grad
-        )
+        # Without steps it is another tensor on the same memory: what detach() gives.
+        detached = not requires_grad and (owner.stand_in.requires_grad or not array.steps)
+        return Output("input", index, array.steps, detached)
     index = by_memory.get(id(memory), -1)
     base = tensor if tensor._base is None else tensor._base
     if index < 0:

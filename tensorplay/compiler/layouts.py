@@ -15,22 +15,9 @@ import numpy as np
 
 from tensorplay._quiet import restore, silence
 from tensorplay._tensor import Spec, Tensor, contiguous_strides
+from tensorplay.graph.order import Order, order_of
 
-__all__ = ["dense_strides", "laid_out", "order_of", "relaid"]
-
-Order = tuple[int, ...]
-
-
-def order_of(shape: Sequence[int], strides: Sequence[int]) -> Order | None:
-    """Return the dimensions from the slowest to the fastest in memory; None for row-major."""
-    if 0 in shape:
-        return None
-    moving = [d for d, n in enumerate(shape) if n != 1]
-    there = sorted(moving, key=lambda d: -abs(strides[d]))
-    if there == moving:
-        return None
-    places = iter(there)
-    return tuple(next(places) if n != 1 else d for d, n in enumerate(shape))
+__all__ = ["dense_strides", "laid_out", "relaid"]
 
 
 def dense_strides(shape: Sequence[int], order: Order) -> tuple[int, ...]:

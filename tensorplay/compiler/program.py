@@ -12,13 +12,13 @@ from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.compiler.capture import Captured
 from tensorplay.compiler.guards import same
-from tensorplay.compiler.layouts import order_of
 from tensorplay.compiler.partition import Parts, checks, owned, partition, without
 from tensorplay.compiler.watch import Guard
 from tensorplay.graph.effects import write_part
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.graph_module import GraphModule
 from tensorplay.graph.node import Node, is_effect
+from tensorplay.graph.order import order_of
 from tensorplay.graph.passes import is_view, optimise
 from tensorplay.ops.operator import Operator
 

@@ -23,13 +23,14 @@ from tensorplay.autograd import grad_mode
 from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.autograd.saved_tensors import Strong
-from tensorplay.compiler.layouts import laid_out, order_of
+from tensorplay.compiler.layouts import laid_out
 from tensorplay.compiler.sources import is_library, user_line
 from tensorplay.compiler.traced import Step, TracedArray, traced
 from tensorplay.graph.effects import FlatCall, MutatingCall, flat_results, write_part
 from tensorplay.graph.errors import GraphCaptureError
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.node import is_effect, map_arg
+from tensorplay.graph.order import order_of
 from tensorplay.graph.printing import runner
 from tensorplay.library.custom_primitive import CustomPrimitive
 from tensorplay.library.registry import lookup
@@ -486,7 +487,7 @@ class Recorder:
         owner = array.memory.owner
         if isinstance(owner, Input):
             owner.written = True
-        elif array.root is None:
+        if array.root is None:
             there = node.meta["val"]._array
             if order_of(array.shape, array.strides) != order_of(there.shape, there.strides):
                 node = self.write_part(array.node(), (), node)  # on the memory that it has

@@ -5,8 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorplay._tensor import Tensor
+from tensorplay._tensor import Tensor, wrap
 from tensorplay.graph.node import EFFECTS
+from tensorplay.graph.order import order_of
 from tensorplay.ops.operator import OPERATORS
 
 if TYPE_CHECKING:
@@ -50,14 +51,19 @@ def write_part(base: Tensor, value: Tensor, steps: tuple[Any, ...]) -> Tensor:
     steps
         Operators that give views, each with its other arguments and which of its results it is.
     """
-    result = OPERATORS["clone"].apply((base,))
+    order = order_of(base.shape, base.stride())
+    if order is None:
+        result: Tensor = OPERATORS["clone"].apply((base,))
+    else:  # a copy lies as its source, but for gaps, which are none of it
+        turned = OPERATORS["clone"].apply((base.permute(order),))
+        result = turned.permute([order.index(d) for d in range(len(order))])
     part = result
     for primitive, rest, number in steps:
         found = primitive.apply((part, *rest))
         part = found if number is None else found[number]
     OPERATORS["copy"].apply_inplace((part, value))
-    written: Tensor = result.detach()
-    return written
+    # No view, as far as anybody sees, and with a history only where the steps are recorded.
+    return result if result._requires_grad else wrap(result._array, result._dtype)
 
 
 class MutatingCall:

@@ -161,6 +161,9 @@ def test_aliases_among_results_and_arguments_stay(backend) -> None:
     assert detached[0, 1].item() == 5
     assert turned._base is x
     assert turned.stride() == (1, 2)
+    assert detached is not x
+    detached.requires_grad_()
+    assert not x.requires_grad
 
 
 def test_two_calls_share_no_memory(backend) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import tensorplay as tp
@@ -194,6 +196,23 @@ def test_gradients_taken_inside(backend) -> None:
     assert f(x).tolist() == [6, 6]
     f(x).sum().backward()
     assert x.grad.tolist() == [12, 12]
+
+
+def test_second_derivatives_go_through_writes(backend) -> None:
+    def function(x):
+        v = x * x
+        v[0] = x[1] ** 3
+        w = v.t().clone()
+        w[..., 0].mul_(x[0])
+        return w * x.sum()
+
+    for shape in ((3, 3), (3,)):
+        found = []
+        for f in (function, tp.compile(function, backend=backend, fullgraph=True)):
+            x = (tp.arange(float(math.prod(shape))).reshape(shape) + 1).requires_grad_()
+            (first,) = tp.autograd.grad(f(x).sum(), x, create_graph=True)
+            found += [(first.detach(), *tp.autograd.grad((first * x).sum(), x))]
+        close(found[1], found[0])
 
 
 def test_backward_inside_is_left_to_eager() -> None:

@@ -274,6 +274,15 @@ OF_TWO = {
     "chained": lambda x, y: ((x + y) * x).reshape(-1) * 2,
     "written": lambda x, y: (x * 2).mul_(y),
 }
+#: Changes of an argument, which keeps its layout whatever the value had.
+WRITES = {
+    "added": lambda x, y: x.add_(y),
+    "copied": lambda x, y: x.copy_(y),
+    "filled": lambda x, y: x.fill_(2),
+    "masked": lambda x, y: x.masked_fill_(y > 7, 0),
+    "out": lambda x, y: tp.add(y, y, out=x),
+    "by a view": lambda x, y: x.transpose(0, 1).mul_(2),
+}
 
 
 def laid(value):
@@ -302,3 +311,19 @@ def test_results_of_two_lie_as_eager_ones(name, backend) -> None:
     f = tp.compile(OF_TWO[name], backend=backend, fullgraph=True, recompile_limit=40)
     for one, two in itertools.product(LAYOUTS.values(), repeat=2):
         assert laid(f(one(), two())) == laid(OF_TWO[name](one(), two()))
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_follows_a_write_lies_as_its_destination(name: str, backend) -> None:
+    def function(x, y):
+        WRITES[name](x, y)
+        return x + 1
+
+    layouts = [LAYOUTS[n] for n in ("row-major", "turned", "cycled", "sliced")]
+    for one, other in itertools.product(layouts, layouts):
+        x, same = one()[:, :2, :2], one()[:, :2, :2]
+        y = other()[:, :2, :2]
+        expected, result = function(x, y), tp.compile(function, backend=backend)(same, y)
+        assert result.stride() == expected.stride()
+        assert result.tolist() == expected.tolist()
+        assert same.tolist() == x.tolist()

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from tensorplay import _native
 from tensorplay._tensor import Tensor
-from tensorplay.compiler.layouts import order_of
 from tensorplay.graph.effects import write
 from tensorplay.graph.node import Node, is_effect
+from tensorplay.graph.order import order_of
+from tensorplay.ops.node import OTHER, TENSOR
 from tensorplay.ops.operator import OPERATORS
-from tensorplay.ops.primitive import OTHER, TENSOR, Primitive
+from tensorplay.ops.primitive import Primitive
 
 __all__ = ["ArrayCall", "array_calls"]
 

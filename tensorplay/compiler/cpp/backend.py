@@ -23,10 +23,11 @@ from tensorplay.compiler.cpp.ir import Loop
 from tensorplay.compiler.cpp.launch import Destination, Shape, bind
 from tensorplay.compiler.cpp.partition import Group, build_loop, partition, spec
 from tensorplay.compiler.cpp.report import Region, Report
-from tensorplay.compiler.layouts import order_of, relaid
+from tensorplay.compiler.layouts import relaid
 from tensorplay.graph.effects import write
 from tensorplay.graph.graph_module import GraphModule, look_up
 from tensorplay.graph.node import Node, map_arg, target_name
+from tensorplay.graph.order import order_of
 from tensorplay.graph.passes import is_view
 from tensorplay.ops.operator import OPERATORS
 from tensorplay.ops.primitive import Primitive
@@ -500,7 +501,7 @@ class _Plan:
         ]
         for node in step.fresh if turned else ():
             order, a = _order(node), writer.array(node)
-            known = {None: "c_contiguous", (1, 0): "f_contiguous"}.get(order)
+            known = {"None": "c_contiguous", "(1, 0)": "f_contiguous"}.get(repr(order))
             again = f"{a} = {writer.constant(relaid)}({a}, {order!r})"
             lines.append(f"if not {a}.flags.{known}: {again}" if known else again)
         return lines
