@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorplay import _native
 from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.engine import run_backward
@@ -85,14 +86,7 @@ class CompiledNode(Node):
         if grad_mode.state.enabled:
             return self._apply_recorded(given, missing)
         program = self._program
-        arguments: list[Tensor] = []
-        for kind, index in program.saved:
-            if kind == "input":
-                arguments.append(self._inputs[index].unpack(self))
-            elif kind == "root":
-                arguments.append(self._results[index].unpack(None))
-            else:
-                arguments.append(self._values[index])
+        arguments = self._kept_values()
         for g in given:
             array = g._array
             if array.__class__ is np.ndarray and not array.flags.c_contiguous:
@@ -107,6 +101,36 @@ class CompiledNode(Node):
             call, given_inputs = program.backward_call(arguments), program.given
         results = iter(call(*arguments))
         return [next(results) if there else None for there in given_inputs]
+
+    def _kept_values(self) -> list[Tensor]:
+        """Return what the backward graph reads of the forward one."""
+        inputs = self._inputs or ()
+        return [
+            inputs[index].unpack(self) if kind == "input"
+            else self._results[index].unpack(None) if kind == "root"
+            else self._values[index]
+            for kind, index in self._program.saved
+        ]  # fmt: skip
+
+    def apply_to_array(
+        self, grad: Any, wanted: Collection[Node] | None, *, retain: bool
+    ) -> Sequence[Any] | None:
+        """Run the backward graph for the gradient of an only result, if it runs no other code."""
+        program = self._program
+        if (
+            self._inputs is None
+            or self._shape is None
+            or not program.backward_is_builtin
+            or grad_mode.state.enabled
+            or not grad.flags.c_contiguous
+            or self.saves_packed()
+        ):
+            return None
+        arguments = [*self._kept_values(), wrap(grad, self._dtype)]
+        results = iter(program.backward_call(arguments)(*arguments))
+        if not retain:
+            self.release()
+        return [next(results)._array if there else None for there in program.given]
 
     def _apply_recorded(
         self, given: list[Tensor], missing: Sequence[int]
@@ -136,6 +160,10 @@ class CompiledNode(Node):
             inputs=[e for e in edges if e is not None],
             accumulate=False,
         )
+
+
+if _native.core is not None:
+    _native.core.configure_compiled(CompiledNode)
 
 
 def _twin(tensor: Tensor) -> Tensor:

@@ -63,6 +63,14 @@ class Program:
         self.backward = (
             None if parts.backward is None else GraphModule(constants, parts.backward, "Backward")
         )
+        #: Whether each step of it is an operator of the library.
+        self.backward_is_builtin = parts.backward is not None and all(
+            n.target is write_part
+            or n.target is operator.getitem
+            or (isinstance(n.target, Operator) and n.target.schema.namespace is None)
+            for n in parts.backward.nodes
+            if n.op.startswith("call")
+        )
         graph = captured.recorder.graph
         self.computes_only = (
             not self.has_effects

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import pytest
 
 import tensorplay as tp
+from tensorplay.autograd import engine
+from tensorplay.compiler.derivative import CompiledNode
 from tests.compiler.calls import close
+
+backward_module = importlib.import_module("tensorplay.autograd.backward")
 
 
 def gelu_by_hand(x):
@@ -196,6 +201,52 @@ def test_gradients_taken_inside(backend) -> None:
     assert f(x).tolist() == [6, 6]
     f(x).sum().backward()
     assert x.grad.tolist() == [12, 12]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_plain_passes_run_on_arrays_and_leave_what_others_leave(native: bool, monkeypatch) -> None:
+    if not native:
+        monkeypatch.setattr(backward_module, "_plainly", None)
+        monkeypatch.setattr(engine, "_native_pass", None)
+    called = []
+    apply = CompiledNode.apply
+    monkeypatch.setattr(
+        CompiledNode, "apply", lambda *args: called.append(1) or apply(*args), raising=True
+    )
+    f = tp.compile(lambda x, w: (x @ w).sin().sum(), backend="interpreter")
+    x = tp.ones(2, 3)
+
+    def leaf():
+        return tp.full((3, 2), 0.5, requires_grad=True)
+
+    w = leaf()
+    loss = f(x, w)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    expected = leaf()
+    (2 * (x @ expected).sin().sum()).backward()
+    close(w.grad, expected.grad)
+    (taken,) = tp.autograd.grad(f(x, w), [w])
+    close(2 * taken, w.grad)
+    assert len(called) == 1  # where it says that it was freed
+    hooked = leaf()
+    loss = f(x, hooked)
+    seen = []
+    loss.grad_fn.register_hook(lambda grads, _: seen.append(len(grads)))
+    loss.backward()
+    assert (len(called), seen) == (2, [1])
+    close(hooked.grad, taken)
+    changed = tp.ones(2, 3)
+    loss = f(changed, leaf())
+    changed.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with tp.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t * 2):
+        loss = f(x, leaf())
+    loss.backward()
+    assert len(called) == 3
 
 
 def test_second_derivatives_go_through_writes(backend) -> None:

@@ -89,6 +89,7 @@ Answer Pass::enter(PyObject* node, int32_t* out) {
   made.kind = type == primitive_node_layout.type          ? Kind::kPrimitive
               : type == engine_objects.accumulate_type    ? Kind::kAccumulate
               : type == function_layout.node              ? Kind::kFunction
+              : type == engine_objects.compiled_type      ? Kind::kCompiled
                                                           : Kind::kOther;
   *out = static_cast<int32_t>(entries_.size());
   entries_.push_back(std::move(made));
@@ -338,6 +339,8 @@ bool Pass::visit(int32_t index, std::vector<Ref>& results) {
       answer = accumulate_ ? accumulate(entry, gradient) : Answer::kDone;
     } else if (entry.kind == Kind::kPrimitive) {
       answer = apply_primitive(index, gradient.get(), results);
+    } else if (entry.kind == Kind::kCompiled) {
+      answer = apply_compiled(index, gradient.get(), results);
     } else {
       answer = apply_function(index, gradient.get(), results, &given);
     }
@@ -505,6 +508,16 @@ PyObject* configure_engine(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* configure_compiled(PyObject*, PyObject* type) {
+  if (!PyType_Check(type)) {
+    PyErr_SetString(PyExc_TypeError, "expected a class of nodes");
+    return nullptr;
+  }
+  Py_XDECREF(engine_objects.compiled_type);
+  engine_objects.compiled_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(type));
+  Py_RETURN_NONE;
+}
+
 bool prepare_engine() {
   EngineObjects& o = engine_objects;
   const std::pair<PyObject**, const char*> names[] = {
@@ -514,13 +527,14 @@ bool prepare_engine() {
       {&o.enabled, "enabled"},          {&o.known_array_rules, "known_array_rules"},
       {&o.array_rules, "array_rules"},  {&o.public_ctx, "ctx"},
       {&o.fitted, "fitted"},            {&o.free, "_free"},
-      {&o.synchronise, "_synchronise"},
+      {&o.synchronise, "_synchronise"},   {&o.apply_to_array, "apply_to_array"},
   };
   for (const auto& [place, text] : names) {
     *place = PyUnicode_InternFromString(text);
     if (*place == nullptr) return false;
   }
-  return true;
+  o.named_retain = Py_BuildValue("(s)", "retain");
+  return o.named_retain != nullptr;
 }
 
 }  // namespace tensorplay

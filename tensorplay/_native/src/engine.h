@@ -41,6 +41,9 @@ struct EngineObjects {
   PyObject* release = nullptr;
   PyObject* begin = nullptr;    // the state of the pass for Python's functions
   PyObject* visit = nullptr;
+  PyTypeObject* compiled_type = nullptr;  // CompiledNode, once the compiler is imported
+  PyObject* apply_to_array = nullptr;
+  PyObject* named_retain = nullptr;  // names of its named arguments
   PyObject* checked = nullptr;
   PyObject* accumulator = nullptr;  // names of attributes
   PyObject* hooks = nullptr;
@@ -118,7 +121,7 @@ class Pass {
   PyObject* captured();
 
  private:
-  enum class Kind : uint8_t { kPrimitive, kFunction, kAccumulate, kLeaf, kOther };
+  enum class Kind : uint8_t { kPrimitive, kFunction, kCompiled, kAccumulate, kLeaf, kOther };
 
   struct Target {
     int32_t index;  // of the entry, -1 where no gradient is wanted
@@ -161,6 +164,7 @@ class Pass {
   // nodes.cpp
   Answer apply_primitive(int32_t index, PyObject* gradient, std::vector<Ref>& results);
   Answer apply_function(int32_t index, PyObject* gradient, std::vector<Ref>& results, Ref* given);
+  Answer apply_compiled(int32_t index, PyObject* gradient, std::vector<Ref>& results);
   Answer accumulate(const Entry& entry, Ref& gradient);
   static PyObject* leaf_of(const Entry& entry);  // borrowed; null if it is not a plain tensor
   static int is_bare(const Entry& entry);        // without hooks; -1 with an error set
@@ -195,6 +199,8 @@ PyObject* backward_plainly(PyObject* module, PyObject* const* args, Py_ssize_t c
 PyObject* configure_engine(PyObject* module, PyObject* args);
 // configure_functions(FunctionNode, FunctionContext)
 PyObject* configure_functions(PyObject* module, PyObject* args);
+// configure_compiled(CompiledNode)
+PyObject* configure_compiled(PyObject* module, PyObject* type);
 bool prepare_engine();
 
 // function.cpp: apply_plainly(cls, args)

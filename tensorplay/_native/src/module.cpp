@@ -42,6 +42,8 @@ PyMethodDef methods[] = {
     {"configure_engine", configure_engine, METH_VARARGS,
      "configure_engine(AccumulateGrad, dtype, wrap, accumulator_of, lock, begin, visit, "
      "checked): say what the reverse pass needs of Python."},
+    {"configure_compiled", configure_compiled, METH_O,
+     "configure_compiled(CompiledNode): say what a call of a compiled function leaves."},
     {"configure_functions", configure_functions, METH_VARARGS,
      "configure_functions(FunctionNode, FunctionContext): say what a user's function leaves."},
     {"configure_apply", configure_apply, METH_VARARGS,

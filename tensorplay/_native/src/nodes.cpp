@@ -229,6 +229,26 @@ bool Pass::begin_python() {
   return true;
 }
 
+// Run a compiled graph, which needs no state of the pass where it runs no code of people.
+Answer Pass::apply_compiled(int32_t index, PyObject* gradient, std::vector<Ref>& results) {
+  const Entry& entry = entries_[static_cast<size_t>(index)];
+  if (!no_record_.begin() || !quiet_.end()) return Answer::kError;
+  PyObject* args[] = {entry.node.get(), gradient, Py_None, retain_ ? Py_True : Py_False};
+  Ref found = Ref::take(PyObject_VectorcallMethod(engine_objects.apply_to_array, args, 3,
+                                                  engine_objects.named_retain));
+  if (!found) return Answer::kError;
+  if (found.get() == Py_None) return Answer::kNo;
+  if (!PyList_CheckExact(found.get()) || PyList_GET_SIZE(found.get()) != entry.count) {
+    PyErr_SetString(PyExc_RuntimeError, "expected a gradient for each input");
+    return Answer::kError;
+  }
+  results.resize(static_cast<size_t>(entry.count));
+  for (int32_t i = 0; i < entry.count; ++i) {
+    results[static_cast<size_t>(i)] = Ref::share(PyList_GET_ITEM(found.get(), i));
+  }
+  return Answer::kDone;
+}
+
 // Run the formulas of a primitive on arrays.
 Answer Pass::apply_primitive(int32_t index, PyObject* gradient, std::vector<Ref>& results) {
   const PrimitiveNodeLayout& p = primitive_node_layout;
