@@ -50,7 +50,9 @@ class _PythonCallBase:
 
     _call_slowly: Callable[..., Any]
 
-    def _set_plain_call(self, function: Any, count: int, none_is_plain: bool, /) -> None:
+    def _set_plain_call(
+        self, function: Any, address: int, count: int, none_is_plain: bool, views: int, /
+    ) -> None:
         """Do nothing: there is no short way."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
 // The base of Python's `Kernel`: a call that needs nothing but its arguments goes straight to the
-// engine. Everything else (keywords, defaults, containers, functions, NumPy's scalars, None where none
+// engine, past its Python layer where all are tensors and numbers. Everything else (keywords, defaults, containers, functions, NumPy's scalars, None where none
 // may be, arguments that refuse to be exported, results that are engine objects, errors that have to
 // be told in our words) goes to a method of the subclass.
-#include "native.h"
+#include "ffi_abi.h"
 
 namespace tensorplay {
 
@@ -15,21 +15,36 @@ struct CallBase {
   PyObject* function;  // the engine's function, or null: then every call takes the long way
   Py_ssize_t count;    // arguments of a plain call
   bool none_is_plain;
+  DirectCall direct;
 };
 
 PyObject* name_call_slowly = nullptr;
 PyObject* name_call_guarded = nullptr;
 PyObject* name_explained = nullptr;
 PyObject* name_result = nullptr;
+PyObject* name_dlpack = nullptr;
+PyObject* name_chandle = nullptr;
+PyObject* name_exchange = nullptr;
+
+bool has(PyTypeObject* type, PyObject* name) {
+  return PyObject_HasAttr(reinterpret_cast<PyObject*>(type), name) != 0;
+}
 
 // Whether the engine converts a value as a person means it.
 bool is_plain(const CallBase* self, PyObject* value) {
-  if (is_tensor(value)) return true;
+  if (is_tensor(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
+      PyBool_Check(value) || PyUnicode_CheckExact(value) || PyBytes_CheckExact(value)) {
+    return true;
+  }
   if (value == Py_None) return self->none_is_plain;
   PyTypeObject* type = Py_TYPE(value);
   constexpr unsigned long containers =
       Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS;
-  return !(type->tp_flags & containers) && type->tp_call == nullptr && !is_numpy_scalar(value);
+  if ((type->tp_flags & containers) || type->tp_call != nullptr || is_numpy_scalar(value)) {
+    return false;
+  }
+  // Memory, and objects of the engine's; of anything else it would make one that owns it.
+  return has(type, name_dlpack) || has(type, name_chandle) || has(type, name_exchange);
 }
 
 bool is_final(PyObject* value) {
@@ -73,7 +88,9 @@ PyObject* call(PyObject* object, PyObject* args, PyObject* kwargs) {
   }
   // A kernel may run for long, and may drop the last reference to itself.
   PyObject* function = Py_NewRef(self->function);
-  PyObject* result = PyObject_Call(function, args, nullptr);
+  bool direct = false;
+  PyObject* result = call_directly(self->direct, args, &direct);
+  if (!direct) result = PyObject_Call(function, args, nullptr);
   Py_DECREF(function);
   if (result == nullptr) return fail(object, args);
   if (is_final(result)) return result;
@@ -84,14 +101,21 @@ PyObject* call(PyObject* object, PyObject* args, PyObject* kwargs) {
 
 PyObject* set_plain_call(PyObject* object, PyObject* args) {
   auto* self = reinterpret_cast<CallBase*>(object);
-  PyObject* function = nullptr;
+  PyObject *function, *address;
   Py_ssize_t count = 0;
   int none_is_plain = 0;
-  if (!PyArg_ParseTuple(args, "Onp", &function, &count, &none_is_plain)) return nullptr;
+  unsigned int views = 0;
+  if (!PyArg_ParseTuple(args, "OO!npI", &function, &PyLong_Type, &address, &count, &none_is_plain,
+                        &views)) {
+    return nullptr;
+  }
+  void* handle = PyLong_AsVoidPtr(address);
+  if (handle == nullptr && PyErr_Occurred()) return nullptr;
   Py_INCREF(function);
   Py_XSETREF(self->function, function);
   self->count = count;
   self->none_is_plain = none_is_plain != 0;
+  self->direct = {count <= kMostDirect ? handle : nullptr, views};
   Py_RETURN_NONE;
 }
 
@@ -116,7 +140,8 @@ void dealloc(PyObject* object) {
 
 PyMethodDef methods[] = {
     {"_set_plain_call", set_plain_call, METH_VARARGS,
-     "Set the engine's function, the number of arguments, and whether None may be one."},
+     "Set the engine's function, its address or 0 to always call it through the engine's Python, the "
+     "number of arguments, whether None may be one, and which may be views, as bits."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -145,6 +170,10 @@ bool prepare_call_base(PyObject* module) {
   name_call_guarded = PyUnicode_InternFromString("_call_guarded");
   name_explained = PyUnicode_InternFromString("_explained");
   name_result = PyUnicode_InternFromString("_result");
+  name_dlpack = PyUnicode_InternFromString("__dlpack__");
+  name_chandle = PyUnicode_InternFromString("__chandle__");
+  name_exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+  if (!name_dlpack || !name_chandle || !name_exchange) return false;
   if (!name_call_slowly || !name_call_guarded || !name_explained || !name_result) return false;
   call_base_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return call_base_type != nullptr &&

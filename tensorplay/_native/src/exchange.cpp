@@ -240,6 +240,17 @@ int from_object(void* object, DLManagedTensorVersioned** out) {
   return 0;
 }
 
+PyObject* view_of(PyObject* tensor, DLTensor* out, int64_t* sizes, int room) {
+  PyArrayObject* array = array_of(tensor);
+  if (array == nullptr) return nullptr;
+  const int ndim = PyArray_NDIM(array);
+  if (2 * ndim > room || !describe(array, out, sizes, sizes + ndim)) {
+    Py_DECREF(array);
+    return nullptr;
+  }
+  return reinterpret_cast<PyObject*>(array);
+}
+
 int to_object(DLManagedTensorVersioned* tensor, void** out) {
   *out = nullptr;
   const DLTensor& view = tensor->dl_tensor;

@@ -23,15 +23,7 @@ std::terminate_handler before = nullptr;
 unsigned long main_thread = 0;
 
 [[noreturn]] void park_or_terminate() {
-  if (interpreter_is_gone() && PyThread_get_thread_ident() != main_thread) {
-    for (;;) {
-#if defined(_WIN32)
-      Sleep(INFINITE);
-#else
-      pause();
-#endif
-    }
-  }
+  park_if_over();
   if (before != nullptr) before();
   std::abort();
 }
@@ -44,6 +36,17 @@ bool interpreter_is_gone() {
 #else
   return !Py_IsInitialized() || _Py_IsFinalizing();
 #endif
+}
+
+void park_if_over() {
+  if (!interpreter_is_gone() || PyThread_get_thread_ident() == main_thread) return;
+  for (;;) {
+#if defined(_WIN32)
+    Sleep(INFINITE);
+#else
+    pause();
+#endif
+  }
 }
 
 PyObject* park_threads_at_exit(PyObject*, PyObject*) {

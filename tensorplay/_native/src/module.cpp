@@ -1,5 +1,6 @@
 // The module `tensorplay._native._core`.
 #include "engine.h"
+#include "ffi_abi.h"
 #include "launch.h"
 #include "layout.h"
 #include "steps.h"
@@ -70,6 +71,10 @@ PyMethodDef methods[] = {
     {"short_way", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(short_way)),
      METH_VARARGS | METH_KEYWORDS,
      "short_way(kind, primitive, function, *, ...): return the short way of an operator."},
+    {"configure_ffi", configure_ffi, METH_VARARGS,
+     "configure_ffi(addresses, make): say where the engine's functions are, and how one is made."},
+    {"hold", hold, METH_VARARGS,
+     "hold(address, is_sample): let an engine's object that owns a Python object outlive Python."},
     {"allocator_address", allocator_address, METH_NOARGS,
      "Address of the allocator, as the engine's environment takes it."},
     {"park_threads_at_exit", park_threads_at_exit, METH_NOARGS,

@@ -15,6 +15,10 @@ constexpr int kMaxDims = 64;  // NumPy's own limit
 // exchange.cpp: tensors out and in.
 int from_object(void* object, DLManagedTensorVersioned** out);
 int to_object(DLManagedTensorVersioned* tensor, void** out);
+// Describe a plain tensor's memory: return its array, a new reference that keeps the memory, or null
+// with BufferError set. Of `room` sizes the first `ndim` are the shape, as many more the strides; where
+// they do not fit nothing is set and null returned.
+PyObject* view_of(PyObject* tensor, DLTensor* out, int64_t* sizes, int room);
 PyObject* configure(PyObject* module, PyObject* args);
 bool is_tensor(PyObject* object);
 bool is_numpy_scalar(PyObject* object);
@@ -31,6 +35,7 @@ bool prepare_call_base(PyObject* module);
 
 // exit.cpp: what is left of the process when the interpreter ends.
 bool interpreter_is_gone();
+void park_if_over();  // never returns in another thread than the main one when that is so
 PyObject* park_threads_at_exit(PyObject* module, PyObject* args);
 
 // quick_type.cpp: the short ways of small calls.

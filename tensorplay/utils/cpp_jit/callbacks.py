@@ -4,14 +4,12 @@ A callback gets the values that a person expects (`tensorplay.Tensor`, list, dic
 whatever thread C++ calls it, and may return the same. What it raises travels through C++ as an
 error of the engine that holds the exception, so that the kernel's caller gets that very object.
 
-Two faults of the engine are kept away here: a function that C++ holds in a static variable would be
-released after the interpreter, and calls of kernels and callbacks by one another would end the
-process where the stack ends.
+One fault of the engine is kept away here: calls of kernels and callbacks by one another would end
+the process where the stack ends.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import functools
@@ -23,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay import _native
 from tensorplay._dlpack import Tensor
-from tensorplay.utils.cpp_jit.c_interface import AnyValue, AnyValues, ByteArray, SafeCall
+from tensorplay.utils.cpp_jit.c_interface import ByteArray
 from tensorplay.utils.cpp_jit.engine import engine
+from tensorplay.utils.cpp_jit.held import engine_library, give, hold, opaque, owned
 from tensorplay.utils.cpp_jit.lent import Lent, is_lent
-from tensorplay.utils.cpp_jit.toolchain import find_engine
 from tensorplay.utils.cpp_jit.values import PLAIN, from_engine, leaves, to_engine
 
 if TYPE_CHECKING:
@@ -135,7 +133,7 @@ class Callback:
         """Return the engine's function that calls this."""
         ffi = engine()
         _no_room()  # made while there is room for it
-        made = ffi.core._convert_to_ffi_func(self, None if _native.core is None else Tensor)
+        made = hold(ffi.core._convert_to_ffi_func(self, None if _native.core is None else Tensor))
         address = made.__chandle__()
         with _alive_lock:
             _alive[address] = weakref.ref(self, functools.partial(_forget, address))
@@ -163,20 +161,6 @@ def python_function(function: Any) -> Callable[..., Any] | None:
     return callback.function if callback is not None else None
 
 
-def _leave_to_the_system() -> None:
-    """Keep what C++ still holds from being released: by then there is no interpreter.
-
-    A static variable of a library is destroyed after it, and the engine would ask for its lock.
-    """
-    with _alive_lock:
-        addresses = list(_alive)
-    for address in addresses:
-        _engine_library().TVMFFIObjectIncRef(ctypes.c_void_p(address))
-
-
-atexit.register(_leave_to_the_system)
-
-
 # --- exceptions ------------------------------------------------------------------------------
 
 
@@ -184,41 +168,15 @@ _ERROR_INDEX = 67  # kTVMFFIError of the engine's C header
 
 
 @functools.lru_cache(maxsize=1)
-def _engine_library() -> ctypes.PyDLL:
-    library = ctypes.PyDLL(str(find_engine().library))
-    make = library.TVMFFIErrorCreateWithCauseAndExtraContext
+def _error_maker() -> Any:
+    make = engine_library().TVMFFIErrorCreateWithCauseAndExtraContext
     make.restype = ctypes.c_int
     text = ctypes.POINTER(ByteArray)
     make.argtypes = [
         *(text, text, text, ctypes.c_void_p, ctypes.c_void_p),
         ctypes.POINTER(ctypes.c_void_p),
     ]
-    return library
-
-
-def _give_error(_: Any, args: AnyValues, __: int, result: AnyValues) -> int:
-    """Return the error whose address is the argument, which is given away."""
-    result[0].type_index = _ERROR_INDEX
-    result[0].padding = 0
-    result[0].value = args[0].value
-    return 0
-
-
-def _give_back(_: Any, args: AnyValues, __: int, result: AnyValues) -> int:
-    """Return the argument, an object: of one that holds a Python object the engine makes that."""
-    _engine_library().TVMFFIObjectIncRef(ctypes.c_void_p(args[0].value))
-    ctypes.memmove(result, args, ctypes.sizeof(AnyValue))
-    return 0
-
-
-# They live as long as the process: the engine holds their addresses.
-_C_FUNCTIONS = {"error": SafeCall(_give_error), "object": SafeCall(_give_back)}
-
-
-@functools.lru_cache(maxsize=2)
-def _giver(of: str) -> Any:
-    """Return one of the functions above as a function of the engine."""
-    return engine().Function.__from_extern_c__(ctypes.cast(_C_FUNCTIONS[of], ctypes.c_void_p).value)
+    return make
 
 
 def _error_holding(error: BaseException) -> Any:
@@ -232,9 +190,9 @@ def _error_holding(error: BaseException) -> Any:
         message = str(error)
     except Exception:  # noqa: BLE001 - whatever its class does there, the error has to arrive
         message = f"<{type(error).__name__}>"
-    held = core._convert_to_opaque_object(error)
+    held = opaque(error)
     handle = ctypes.c_void_p()
-    failed = _engine_library().TVMFFIErrorCreateWithCauseAndExtraContext(
+    failed = _error_maker()(
         ctypes.byref(ByteArray.of(kind)),
         ctypes.byref(ByteArray.of(message)),
         ctypes.byref(ByteArray.of("")),
@@ -244,7 +202,7 @@ def _error_holding(error: BaseException) -> Any:
     )
     if failed:
         raise MemoryError("no memory for an error of the engine")
-    return _giver("error")(handle.value)
+    return give(_ERROR_INDEX, handle.value or 0)
 
 
 def held_by(error: Any) -> BaseException | None:
@@ -252,7 +210,7 @@ def held_by(error: Any) -> BaseException | None:
     held = error.extra_context
     if not isinstance(held, engine().core.CObject):
         return None
-    found = _giver("object")(held)
+    found = owned(held)
     return found if isinstance(found, BaseException) else None
 
 

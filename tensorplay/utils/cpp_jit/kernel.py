@@ -13,6 +13,8 @@ import numpy as np
 
 from tensorplay import _native
 from tensorplay.utils.cpp_jit.callbacks import Callback, joined_traceback, original
+from tensorplay.utils.cpp_jit.engine import engine
+from tensorplay.utils.cpp_jit.held import prepare
 from tensorplay.utils.cpp_jit.places import frame_of
 from tensorplay.utils.cpp_jit.refusals import kind_of, mismatch
 from tensorplay.utils.cpp_jit.source import Parameter
@@ -33,6 +35,12 @@ _MAX_DEPTH = 200
 _NOT_NULL = re.compile(
     r"^(const\s+)?(tvm::ffi::|ffi::)?(Function|TypedFunction<.*>|Module)\b(?!\s*\*)"
 )
+# Parameters that are memory during the call: nothing of the engine's has to hold it.
+_VIEW = re.compile(
+    r"\s*(const\s+)?(::)?((tvm::ffi::|ffi::)?TensorView\s*(const\s*)?&?|tp::(In|Out|InOut)<.*>)\s*$",
+    re.DOTALL,
+)
+_MOST_VIEWS = 16  # bits of the word that tells which they are
 
 
 class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is known at run time
@@ -65,15 +73,13 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         *,
         place: Callable[[], tuple[str, int] | None] | None = None,
     ) -> None:
-        self._function = function
         self._place = place
         self._parameters = tuple(parameters) if parameters is not None else None
         self._read_only = frozenset(read_only)
         self._not_null = tuple(
             i for i, p in enumerate(self._parameters or ()) if _NOT_NULL.match(p.type.strip())
         )
-        if self._parameters is not None:
-            self._set_plain_call(function, len(self._parameters), not self._not_null)
+        self._set_function(function)
         self.__name__ = name
         self.__qualname__ = f"{module}.{name}"
         self.__module__ = module
@@ -81,6 +87,24 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         if self._parameters is not None and all(p.name for p in self._parameters):
             with contextlib.suppress(ValueError):  # such as a default before a parameter without
                 self.__signature__ = inspect.Signature([_inspected(p) for p in self._parameters])
+
+    def _set_function(self, function: Any) -> None:
+        """Set what is called, and how the base calls it where it need not ask this class."""
+        self._function = function
+        if self._parameters is None:
+            return
+        # Past the engine's Python layer goes what it would call without the interpreter's lock.
+        direct = isinstance(function, engine().Function) and function.release_gil
+        if direct:
+            prepare()
+        views = [i for i, p in enumerate(self._parameters[:_MOST_VIEWS]) if _VIEW.match(p.type)]
+        self._set_plain_call(
+            function,
+            function.__chandle__() if direct else 0,
+            len(self._parameters),
+            not self._not_null,
+            sum(1 << i for i in views),
+        )
 
     def __repr__(self) -> str:
         # With the types, as `help` shows this above the documentation.
@@ -348,9 +372,7 @@ class CudaKernel(Kernel):
         # A launch: what is known of the kernel is not worked out again.
         bound = Kernel.__new__(Kernel)
         bound.__dict__.update(self.__dict__)
-        bound._function = launch
-        if self._parameters is not None:
-            bound._set_plain_call(launch, len(self._parameters), not self._not_null)
+        bound._set_function(launch)
         return bound
 
     def _size(self, what: str, given: Any) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from tensorplay._dlpack import Tensor
 from tensorplay.utils.cpp_jit.engine import engine
+from tensorplay.utils.cpp_jit.held import hold, opaque
 
 #: Types that cross as they are, both ways.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
@@ -31,6 +32,8 @@ _READ_BY_ENGINE = (
     "__cuda_stream__",
     "__tvm_ffi_opaque_ptr__",
 )
+# Those whose objects are not callable.
+_VALUES_READ_BY_ENGINE = (*_READ_BY_ENGINE, "__tvm_ffi_value__")
 
 
 def to_engine(value: Any, made: list[Any] | None = None) -> Any:
@@ -50,17 +53,26 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
         return _function(value, made)
     ffi = engine()
     if isinstance(value, (ffi.core.CObject, ffi.core.PyNativeObject)):
-        return value
+        return hold(value) if isinstance(value, ffi.Function) else value
     if isinstance(value, dict):
         return {to_engine(key, made): to_engine(item, made) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         items = [to_engine(item, made) for item in value]
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, np.generic):
-        return _number(value)
+        value = _number(value)
+        kind = type(value)
     if callable(value) and not _is_read(kind, value):
         return _function(value, made)
-    return value
+    if isinstance(value, (numbers.Real, str, bytes, bytearray, Exception)) or any(
+        hasattr(kind, name) for name in _VALUES_READ_BY_ENGINE
+    ):
+        return value
+    # Of what it does not know the engine would make an object that must not outlive Python.
+    if isinstance(value, numbers.Number):  # such as complex
+        return opaque(value)
+    converted = ffi.convert(value)
+    return hold(converted) if isinstance(converted, ffi.core.OpaquePyObject) else value
 
 
 def _is_read(kind: type, value: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import traceback
@@ -498,69 +497,3 @@ KINDS = {
     *("Callback", "Function", "function", "traceback", "frame", "generator", "cell"),
     *("Error", "ValueError", "_Carrier", "Array", "Map", "Kernel", "OpaquePyObject"),
 }
-
-
-EXITS = {
-    "a static variable holds a function": "m.keep(lambda x: x)",
-    "a static variable holds a function with a tensor": """
-t = tp.ones(3)
-m.keep(lambda x: t)
-""",
-    "a returned function is held": "tp.held = m.composed(lambda x: x, m.adder(1))",
-    "an exception is held": """
-try:
-    m.call(lambda x: 1 // 0, 1)
-except ZeroDivisionError as error:
-    tp.held = error
-""",
-    "a function calls at exit": """
-import atexit
-m.keep(lambda x: x + 1)
-atexit.register(lambda: m.call_kept(1))
-""",
-    "a thread is in a kernel": """
-import threading, time
-from tensorplay.utils import cpp_jit as c
-s = c.load_inline("sleeps", cpp_sources='''
-#include <chrono>
-#include <thread>
-void sleeps(int64_t ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-''', functions=["sleeps"])
-def run():
-    while True:
-        s.sleeps(5)
-for _ in range(4):
-    threading.Thread(target=run, daemon=True).start()
-time.sleep(0.2)
-""",
-    "a thread of Python calls back": """
-import threading, time
-def run():
-    while True:
-        m.call(lambda x: time.sleep(0.001), 1)
-for _ in range(4):
-    threading.Thread(target=run, daemon=True).start()
-time.sleep(0.2)
-""",
-}
-
-
-@pytest.mark.parametrize("native", ["1", "0"])
-@pytest.mark.parametrize("what", EXITS)
-def test_nothing_fails_at_exit(what: str, native: str) -> None:
-    code = f"""
-import tensorplay as tp
-from tensorplay.utils import cpp_jit
-m = cpp_jit.load_inline("callbacks", cpp_sources={SOURCE!r}, functions={NAMES!r})
-{EXITS[what]}
-"""
-    if native == "0" and what.startswith("a thread"):
-        pytest.skip("threads in kernels at exit are parked by the compiled extension")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TENSORPLAY_NATIVE": native},
-    )
-    assert (done.returncode, done.stderr) == (0, "")

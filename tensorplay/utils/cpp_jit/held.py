@@ -1,0 +1,168 @@
+"""Objects of the engine that own Python objects, and what C++ may do with them at the end.
+
+C++ may hold such an object longer than there is an interpreter: in a static variable, or in a
+thread that goes on until the process ends. The engine would then ask for the interpreter's lock and
+end the process with a fault, so such objects are left to the system: by the compiled extension,
+which looks whether there is an interpreter (`_native/src/held.cpp`), or, without it, by one more
+reference to each of them when Python's exit begins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import threading
+from typing import Any
+
+from tensorplay import _native
+from tensorplay.utils.cpp_jit.c_interface import AnyValues, SafeCall
+from tensorplay.utils.cpp_jit.engine import engine
+from tensorplay.utils.cpp_jit.toolchain import find_engine
+
+__all__ = ["engine_library", "give", "hold", "opaque", "owned", "prepare"]
+
+# What the extension calls of the engine.
+_CALLED = (
+    "TVMFFIFunctionCall",
+    "TVMFFIObjectDecRef",
+    "TVMFFITensorFromDLPackVersioned",
+    "TVMFFITensorToDLPackVersioned",
+    "TVMFFIErrorMoveFromRaised",
+    "TVMFFIErrorSetRaisedFromCStr",
+    "TVMFFIEnvGetDLPackManagedTensorAllocator",
+    "TVMFFIEnvSetDLPackManagedTensorAllocator",
+)
+_STRONG = 1  # of the flags of a deleter: the object itself ends, not only its memory
+
+
+@functools.lru_cache(maxsize=1)
+def engine_library() -> ctypes.PyDLL:
+    """Return the engine's library, called with the interpreter's lock held."""
+    library = ctypes.PyDLL(str(find_engine().library))
+    library.TVMFFIObjectIncRef.argtypes = [ctypes.c_void_p]
+    return library
+
+
+def _function_on(address: int) -> Any:
+    """Return a function of the engine that calls the C function at an address."""
+    return engine().Function.__from_extern_c__(address)
+
+
+def _give_value(_: Any, args: AnyValues, __: int, result: AnyValues) -> int:
+    """Return the value whose type, padding and content are the arguments: it is given away."""
+    result[0].type_index = args[0].value
+    result[0].padding = args[1].value
+    result[0].value = args[2].value
+    return 0
+
+
+_C_FUNCTION = SafeCall(_give_value)  # lives as long as the process: the engine holds its address
+
+
+@functools.lru_cache(maxsize=1)
+def _giver() -> Any:
+    return _function_on(ctypes.cast(_C_FUNCTION, ctypes.c_void_p).value or 0)
+
+
+def give(type_index: int, address: int) -> Any:
+    """Return an object of the engine as its Python layer has it; its reference is taken over."""
+    return _giver()(type_index, 0, address)
+
+
+# --- outliving Python ------------------------------------------------------------------------
+
+
+class _Object(ctypes.Structure):
+    """TVMFFIObject of the engine's C header."""
+
+    _fields_ = (
+        ("references", ctypes.c_uint64),
+        ("type_index", ctypes.c_int32),
+        ("padding", ctypes.c_uint32),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+_Deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)
+# Without the extension: the objects that are held, and what the engine put into them, by type.
+_held: set[int] = set()
+_lock = threading.RLock()  # a collection may end an object while it is held
+_original: dict[int, int] = {}
+
+
+def _delete(address: int, flags: int) -> None:
+    original = _Deleter(_original[_Object.from_address(address).type_index])
+    if flags & _STRONG:
+        with _lock:
+            _held.discard(address)
+    original(address, flags)
+
+
+# Not PYFUNCTYPE: C++ lets go of objects in threads that do not hold the interpreter's lock.
+_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(_delete)
+_deleter_address = ctypes.cast(_deleter, ctypes.c_void_p).value
+
+
+def _hold(address: int, is_sample: bool) -> None:
+    """Do what the extension's `hold` does, without it."""
+    made = _Object.from_address(address)
+    if is_sample and made.deleter is not None:
+        _original[made.type_index] = made.deleter
+    if made.deleter is not None and made.deleter == _original.get(made.type_index):
+        with _lock:
+            _held.add(address)
+        made.deleter = _deleter_address
+
+
+def _leave_to_the_system() -> None:
+    with _lock:
+        addresses = list(_held)
+    for address in addresses:
+        engine_library().TVMFFIObjectIncRef(address)
+
+
+atexit.register(_leave_to_the_system)
+
+
+@functools.lru_cache(maxsize=1)
+def _holder() -> Any:
+    """Return what holds an object by its address, ready for those that the engine makes."""
+    core = engine().core
+    hold = _hold
+    if _native.core is not None:
+        library = engine_library()
+        addresses = {
+            name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _CALLED
+        }
+        _native.core.configure_ffi(addresses, _function_on)
+        hold = _native.core.hold
+    for sample in (core._convert_to_opaque_object(None), core._convert_to_ffi_func(print)):
+        hold(sample.__chandle__(), True)
+    return hold
+
+
+def hold(made: Any) -> Any:
+    """Return an object of the engine, which from now on may outlive Python if it owns some of it.
+
+    Functions and Python objects are meant; of a function of C++ nothing changes.
+    """
+    _holder()(made.__chandle__(), False)
+    return made
+
+
+def opaque(value: Any) -> Any:
+    """Return the engine's object that owns a Python object."""
+    return hold(engine().core._convert_to_opaque_object(value))
+
+
+def owned(made: Any) -> Any:
+    """Return the Python object that an object of the engine owns, or else the object."""
+    address = made.__chandle__()
+    engine_library().TVMFFIObjectIncRef(address)
+    return give(_Object.from_address(address).type_index, address)
+
+
+def prepare() -> None:
+    """Tell the extension where the engine is."""
+    _holder()

@@ -1,0 +1,208 @@
+"""The end of the interpreter while C++ holds objects of Python, in static variables and threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SOURCE = r"""#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/function.h>
+#include <chrono>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+#include <vector>
+using namespace tvm::ffi;
+static void pause(int64_t ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+static std::mutex& lock = *new std::mutex;
+static std::vector<Any>& kept = *new std::vector<Any>;
+struct Clears {  // what the destructor of a static vector would do, while threads go on
+  ~Clears() {
+    std::lock_guard<std::mutex> here(lock);
+    kept.clear();
+  }
+};
+static Clears clears;
+void keep(Any x) {
+  std::lock_guard<std::mutex> here(lock);
+  kept.push_back(x);
+}
+Any kept_last() {
+  std::lock_guard<std::mutex> here(lock);
+  return kept.back();
+}
+void keep_result(Function f, Any x) { keep(f(x)); }
+void keep_error(Function f, Any x) {
+  try {
+    f(x);
+  } catch (const Error& error) {
+    keep(error);
+  }
+}
+Any call(Function f, Any x) { return f(x); }
+Function composed(Function f, Function g) {
+  return Function::FromTyped([f, g](Any x) -> Any { return f(g(x)); });
+}
+
+struct CallsAtTheEnd {
+  Optional<Function> f;
+  ~CallsAtTheEnd() {
+    if (!f.has_value()) return;
+    try {
+      (*f)(1);
+    } catch (const Error& error) {
+      std::printf("%s\n", error.message().c_str());
+      std::fflush(stdout);
+    }
+  }
+};
+static CallsAtTheEnd at_the_end;
+void call_at_the_end(Function f) { at_the_end.f = f; }
+
+static int64_t wait_ms = 0;
+struct Waits {
+  ~Waits() { pause(wait_ms); }
+};
+static Waits waits;  // destroyed before the others: threads go on without an interpreter meanwhile
+void wait_at_the_end(int64_t ms) { wait_ms = ms; }
+void calls_forever(Function f) {
+  std::thread([f] {
+    for (;;) {
+      try {
+        Any made = f(1);
+      } catch (const Error&) {
+      }
+      std::this_thread::yield();
+    }
+  }).detach();
+}
+void lets_go_late(Any x, int64_t ms) {
+  auto* held = new Any(x);
+  std::thread([held, ms] {
+    pause(ms);
+    delete held;
+    std::printf("let go\n");
+    std::fflush(stdout);
+  }).detach();
+}
+void sleeps(int64_t ms) { pause(ms); }
+"""
+NAMES = [
+    *("keep", "kept_last", "keep_result", "keep_error", "call", "composed", "call_at_the_end"),
+    *("wait_at_the_end", "calls_forever", "lets_go_late", "sleeps"),
+]
+START = f"""
+import atexit, datetime, decimal, threading, time
+import numpy as np, tvm_ffi
+import tensorplay as tp
+from tensorplay.utils import cpp_jit
+m = cpp_jit.load_inline("exits", cpp_sources={SOURCE!r}, functions={NAMES!r})
+class Mine: pass
+def in_threads(f):
+    def run():
+        while True: f()
+    for _ in range(4): threading.Thread(target=run, daemon=True).start()
+    time.sleep(0.2)
+t = tp.ones(3)
+"""
+
+HELD = {
+    "plain objects": """
+for x in (Mine(), {1}, range(3), slice(1), 1j, decimal.Decimal(2), datetime.date(2020, 1, 1),
+          np.datetime64("2020-01-01"), memoryview(b"raw"), object(), threading, m):
+    m.keep(x)
+    assert m.kept_last() == x and type(m.kept_last()) is type(x)
+""",
+    "objects in containers": """
+m.keep([1, Mine(), (Mine(), {"a": [Mine(), lambda: 1, t]})])
+m.keep({"a": Mine(), "b": {1: Mine()}})
+assert type(m.kept_last()["b"][1]) is Mine
+""",
+    "tensors and arrays": """
+m.keep(t)
+m.keep(np.ones(3))
+m.keep([t, {"a": np.ones(2)}])
+m.keep(tvm_ffi.from_dlpack(np.ones(3)))
+""",
+    "functions": """
+m.keep(lambda x: t)
+m.keep([lambda x: x, {"f": Mine}])
+m.keep(t.sum)
+m.keep(m.keep)
+m.keep(tvm_ffi.convert(lambda x: x))
+tp.held = m.composed(lambda x: x, lambda x: x)
+""",
+    "registered functions": """
+cpp_jit.register_global_func("exits.ours", lambda x: x)
+tvm_ffi.register_global_func("exits.engine's", lambda x: x)
+m.keep(cpp_jit.get_global_func("exits.ours"))
+""",
+    "results of functions": """
+m.keep_result(lambda x: Mine(), 1)
+m.keep_result(lambda x: [lambda y: x, Mine()], 1)
+""",
+    "errors": """
+m.keep_error(lambda x: 1 // 0, 1)
+m.keep(ValueError("x"))
+try:
+    m.call(lambda x: 1 // 0, 1)
+except ZeroDivisionError as error:
+    tp.held = error
+""",
+    "an object that a function reaches at exit": """
+m.keep(Mine())
+atexit.register(lambda: m.call(lambda x: m.keep(Mine()), 1))
+""",
+}
+#: With what they write at the end: the interpreter is gone, the process is not.
+ALIVE = {
+    "a static variable calls": ("m.call_at_the_end(lambda x: x)", "interpreter has ended\n"),
+    "a thread calls": ("m.wait_at_the_end(200); m.calls_forever(lambda x: Mine())", ""),
+    "a thread lets go of an object": (
+        "m.wait_at_the_end(400); m.lets_go_late(Mine(), 200)",
+        "go\n",
+    ),
+    "a thread lets go of a function": (
+        "m.wait_at_the_end(400); m.lets_go_late([lambda: t], 200)",
+        "let go\n",
+    ),
+    "a thread lets go of a tensor": ("m.wait_at_the_end(400); m.lets_go_late(t, 200)", "let go\n"),
+    "threads of Python are in a kernel": ("in_threads(lambda: m.sleeps(5))", ""),
+    "threads of Python call back": ("in_threads(lambda: m.call(lambda x: [x, Mine()], 1))", ""),
+    "threads of Python keep": ("in_threads(lambda: m.keep([lambda x: x, Mine(), t]))", ""),
+    "threads of Python keep results": (
+        "in_threads(lambda: m.keep_result(lambda x: Mine(), 1))",
+        "",
+    ),
+}
+
+
+def run(text: str, native: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", START + text],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TENSORPLAY_NATIVE": native},
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("what", HELD)
+def test_what_static_variables_hold_is_left_to_the_system(what: str, native: str) -> None:
+    assert run(HELD[what], native) == ""
+
+
+@pytest.mark.parametrize("what", ALIVE)
+def test_what_goes_on_without_an_interpreter_ends_nothing(what: str) -> None:
+    # Without the extension nobody looks whether there is an interpreter still.
+    text, written = ALIVE[what]
+    assert run(text, "1").endswith(written)
