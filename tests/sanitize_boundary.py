@@ -1,8 +1,10 @@
 """The boundary under valgrind: `python -m tests.sanitize_boundary [memcheck | helgrind]`.
 
-Runs kernels that allocate, return, hold and call back, on several threads, in a process of its
+Runs kernels that allocate, return, hold, throw and call back, on eight threads, in a process of its
 own under valgrind, and shows what it finds in our code: the compiled extension and the kernels'.
 Says so and stops where valgrind is not installed. The suppressions are below, each with its reason.
+A second argument says how often each thread calls, a third (`planted`) has the kernels make one
+fault of each kind, which must be found: a race, a write beyond the end, memory that is lost.
 """
 
 from __future__ import annotations
@@ -83,6 +85,9 @@ SUPPRESSIONS = """
 }
 """
 
+#: Memory to which nothing points any more, of which each place is told.
+LEAKS = ["--leak-check=full", "--show-leak-kinds=definite", "--leak-resolution=high"]
+
 WORKLOAD = r"""
 import gc, sys, threading
 import numpy as np
@@ -106,12 +111,18 @@ int64_t loop(TensorView x) {
   tp::parallel_for(0, x.size(0), [=](int64_t i) { data[i] = static_cast<float>(i); }, {16, 3});
   return x.size(0);
 }
+static volatile int64_t counted = 0;
+void race() { for (int i = 0; i < 100; ++i) counted = counted + 1; }
+static int64_t* volatile memory = nullptr;
+void overrun() { memory = new int64_t[4]; memory[4] = 1; delete[] memory; memory = nullptr; }
+void lose() { memory = new int64_t[100]; memory = nullptr; }
 void fails() { tp::parallel_for(0, 100, [](int64_t i) { if (i == 50) throw i; }, {1, 3}); }
 '''
-m = cpp_jit.load_inline("sanitized", cpp_sources=SOURCE,
-                        functions=["make", "call", "echo", "loop", "fails"])
+NAMES = ["make", "call", "echo", "loop", "fails", "race", "overrun", "lose"]
+m = cpp_jit.load_inline("sanitized", cpp_sources=SOURCE, functions=NAMES)
 if sys.argv[1] == "build":
     sys.exit()
+planted = sys.argv[2] == "planted"
 
 def run(times):
     x = tp.ones(64)
@@ -129,8 +140,12 @@ def run(times):
             m.fails()
         except RuntimeError:
             pass
+        if planted:
+            m.race()
+            m.overrun()
+            m.lose()
 
-threads = [threading.Thread(target=run, args=(int(sys.argv[1]),)) for _ in range(3)]
+threads = [threading.Thread(target=run, args=(int(sys.argv[1]),)) for _ in range(8)]
 for t in threads: t.start()
 for t in threads: t.join()
 gc.collect()
@@ -151,7 +166,7 @@ def reports(text: str) -> list[str]:
     ]
 
 
-def main(tool: str = "memcheck", times: str = "20") -> int:
+def main(tool: str = "memcheck", times: str = "20", faults: str = "none") -> int:
     """Run the workload under a tool of valgrind; return how many findings there are."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
@@ -174,8 +189,8 @@ def main(tool: str = "memcheck", times: str = "20") -> int:
             [
                 *(valgrind, f"--tool={tool}", f"--suppressions={suppressions}"),
                 *(f"--log-file={log}", "--num-callers=20", "--error-limit=no"),
-                *(["--leak-check=no"] if tool == "memcheck" else ["--history-level=approx"]),
-                *(sys.executable, str(script), times),
+                *(LEAKS if tool == "memcheck" else ["--history-level=approx"]),
+                *(sys.executable, str(script), times, faults),
             ],
             check=False,
             env=environment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -38,3 +39,12 @@ def test_without_valgrind_it_says_so(
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert sanitize_boundary.main() == 0
     assert capsys.readouterr().out == "valgrind is not installed: apt-get install valgrind\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+def test_planted_faults_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sanitize_boundary.main("memcheck", "1", "planted") > 0
+    found = capsys.readouterr().out
+    assert re.search(r"Invalid write of size 8\n.* overrun\(\)", found)
+    assert re.search(r"definitely lost in .*\n(.*\n)?.* lose\(\)", found)

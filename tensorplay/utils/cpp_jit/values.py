@@ -16,10 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from tensorplay._device import device
 from tensorplay._dlpack import Tensor
+from tensorplay._dtype import DTYPES, dtype
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.held import hold, opaque
 
+_DTYPES = {known.name: known for known in DTYPES}
 #: Types that cross as they are, both ways.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 CONTAINERS = (list, tuple, dict)
@@ -59,6 +62,11 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
     if isinstance(value, (list, tuple)):
         items = [to_engine(item, made) for item in value]
         return items if isinstance(value, list) else tuple(items)
+    if kind is dtype or kind is device:
+        known = _of_engine(value)
+        return opaque(value) if known is None else known
+    if isinstance(value, np.timedelta64):  # an integer to NumPy, but not to `int`
+        return opaque(value)
     if isinstance(value, np.generic):
         value = _number(value)
         kind = type(value)
@@ -73,6 +81,15 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
         return opaque(value)
     converted = ffi.convert(value)
     return hold(converted) if isinstance(converted, ffi.core.OpaquePyObject) else value
+
+
+def _of_engine(value: Any) -> Any:
+    """Return an element type or a device as the engine has it, or None where it has none."""
+    ffi = engine()
+    if isinstance(value, dtype):
+        # It has no word for complex elements.
+        return None if value.is_complex else ffi.dtype(value.name)
+    return None if value.type == "meta" else ffi.device(value.type, value.index or 0)
 
 
 def _is_read(kind: type, value: Any) -> bool:
@@ -127,8 +144,11 @@ def from_engine(value: Any) -> Any:
         from tensorplay._dlpack import from_dlpack
 
         return from_dlpack(value)
+    if isinstance(value, ffi.dtype):  # a text as well
+        return _DTYPES.get(str(value), value)
+    if isinstance(value, ffi.Device):
+        return device("cpu") if str(value) == "cpu:0" else value
     if isinstance(value, str):
-        # The engine's dtype is text as well, and more than that.
         return str(value) if isinstance(value, ffi.core.String) else value
     if isinstance(value, bytes):
         return bytes(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import enum
 import fractions
 import importlib
 import math
@@ -53,9 +54,19 @@ int64_t tensors(Array<Tensor> x) {
 int64_t dict(Map<Any, Any> x) { return x.size(); }
 int64_t sizes(Map<String, int64_t> x) { return x.size(); }
 Any function(Function x) { return x(2); }
+int64_t bits(DLDataType x) { return x.bits; }
+int64_t place(DLDevice x) { return x.device_type; }
 String either(Variant<int64_t, String> x) { return x.as<String>() ? "text" : "number"; }
 Any anything(Any x) { return x; }
 """
+
+
+class Number(enum.IntEnum):
+    THREE = 3
+
+
+class Colour(enum.Enum):
+    RED = 1
 
 
 class Mine:
@@ -120,7 +131,18 @@ ARGUMENTS: dict[str, Any] = {
     "set": {1},
     "slice": slice(2),
     "exception": ValueError("x"),
+    "np.timedelta64": np.timedelta64(3, "s"),
+    "np.complex128": np.complex128(1j),
+    "np.longdouble": np.longdouble(1.5),
+    "int4": ml_dtypes.int4(3),
+    "enum of integers": Number.THREE,
+    "enum": Colour.RED,
+    "memoryview": memoryview(b"raw"),
     "dtype": tp.float32,
+    "complex dtype": tp.complex64,
+    "np.dtype": np.dtype("float64"),
+    "device": tp.device("cpu"),
+    "device without memory": tp.device("meta"),
     "array of objects": np.array([None, 1]),
     "array of texts": np.array(["a"]),
     "array of structures": np.zeros(2, "i4,f4"),
@@ -134,15 +156,22 @@ TENSORS = {
     "read-only array": 4,
     "engine's tensor": 5,
 }
-INTEGERS = {"int": 7, "bool": 1, "np.int8": -3, "np.bool_": 1}
+INTEGERS = {
+    "int": 7,
+    "bool": 1,
+    "np.int8": -3,
+    "np.bool_": 1,
+    "int4": 3,
+    "enum of integers": 3,
+}
 REALS = {
     **{argument: float(value) for argument, value in INTEGERS.items()},
     "float": 2.5,
     "nan": math.nan,
     "fraction": 1.5,
-    **dict.fromkeys(("np.float16", "np.float32", "np.float64", "bfloat16"), 1.5),
+    **dict.fromkeys(("np.float16", "np.float32", "np.float64", "bfloat16", "np.longdouble"), 1.5),
 }
-TRUTHS = {"int": True, "bool": True, "np.int8": True, "np.bool_": True}
+TRUTHS = dict.fromkeys(INTEGERS, True)
 TEXTS = {
     "str": "text",
     "long str": "a text that is kept apart",
@@ -180,6 +209,9 @@ RIGHT: dict[str, dict[str, Any]] = {
     "dict": DICTS,
     "sizes": {"dict": 1},
     "function": {"function": 4, "engine's function": 4},
+    # Names are read; the empty one is the engine's name of no type.
+    "bits": {"dtype": 32, "np.dtype": 64, "empty str": 0},
+    "place": {"device": 1},
     "either": {
         **dict.fromkeys(INTEGERS, "number"),
         **dict.fromkeys(TEXTS, "text"),
@@ -208,6 +240,9 @@ def test_the_right_value_or_a_type_error(kernels, parameter: str, argument: str)
         got = kernel(value)
         assert got == expected or (math.isnan(got) and math.isnan(expected))
         assert type(got) is type(expected)
+    elif parameter == "bits" and argument in {*TEXTS, "bytes", "bytearray"}:
+        with pytest.raises(ValueError, match="unknown dtype `"):
+            kernel(value)
     elif parameter == "function" and argument in {"method", "class"}:
         with pytest.raises(TypeError):  # Python's own: they take no number
             kernel(value)
@@ -241,7 +276,9 @@ def test_what_any_value_comes_back_as(kernels, argument: str) -> None:
         assert str(got) == "x"
     elif argument == "engine's function":
         assert got(2) == 4
-    elif isinstance(value, np.generic) and argument != "np.datetime64":
+    elif argument == "np.dtype":
+        assert got is tp.float64
+    elif isinstance(value, np.generic) and argument not in {"np.datetime64", "np.timedelta64"}:
         assert got == value
         assert type(got) in {int, float, bool, str, complex}
     elif argument in {"bfloat16", "fraction"}:
