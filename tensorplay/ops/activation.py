@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorplay import _native
 from tensorplay.ops import _erf
 from tensorplay.ops.elementwise import conj_of, no_bool, unary
 from tensorplay.ops.primitive import Sample, Vjp
@@ -31,11 +32,19 @@ sigmoid = unary(
 )
 
 
+def _relu_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    if _native.core is not None:
+        found = _native.core.relu_gradient(g, out)
+        if found is not None:
+            return found
+    return np.where(out <= 0, g.dtype.type(0), g)
+
+
 relu = unary(
     "relu(Tensor input) -> Tensor",
     "Positive part ``max(input, 0)``; gradient zero at zero.",
     lambda x: np.maximum(x, x.dtype.type(0)),
-    vjp=Vjp(lambda g, s: g.masked_fill(s.out <= 0, 0), "out"),
+    vjp=Vjp(lambda g, s: g.masked_fill(s.out <= 0, 0), "out", arrays=_relu_array),
     to_float=False,
     real_only=True,
     kinks=(0.0,),

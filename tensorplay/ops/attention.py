@@ -71,7 +71,7 @@ def _attention(
             for x, n in zip((key, value), heads[1:], strict=True)
         )
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
-    scores: Any = matmul.apply((query * factor, key.transpose(-2, -1)))
+    scores: Any = matmul.run(query * factor, key.transpose(-2, -1))
     if is_causal:
         mask = mask_tensor(np.tril(np.ones(scores.shape[-2:], np.bool_)))
         mask = mask.to(query.device)
@@ -86,7 +86,7 @@ def _attention(
         weights = softmax.apply((scores + mask, -1, None))
     if dropout_p:
         weights = dropout.apply((weights, dropout_p, True, generator))
-    return matmul.apply((weights, value))
+    return matmul.run(weights, value)
 
 
 def _samples(make: Any) -> Iterable[Sample]:

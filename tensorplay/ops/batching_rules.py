@@ -691,4 +691,7 @@ SAMPLE_BY_SAMPLE.update({})
 
 def batched_with(name: str) -> Rule | str | None:
     """Return the rule of an operator, or the reason why there is none."""
+    operator: Any = OPERATORS[name]
+    if operator.decomposition is not None:
+        return "runs its decomposition"
     return RULES.get(name) or SAMPLE_BY_SAMPLE.get(name)

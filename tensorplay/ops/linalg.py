@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from tensorplay import _dtype
+from tensorplay._quiet import quietly
 from tensorplay._tensor import Spec, Tensor
 from tensorplay.ops.arguments import reject
 from tensorplay.ops.dims import broadcasts_to, wrap_dim, wrap_dims
 from tensorplay.ops.dispatch import overridable
-from tensorplay.ops.elementwise import broadcast_shapes
+from tensorplay.ops.elementwise import add, broadcast_shapes, result_type
 from tensorplay.ops.movement import expand, permute, reshape
 from tensorplay.ops.parts import diagonal, diagonal_adjoint
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
+from tensorplay.ops.reduction import add_up
 
 __all__ = ["einsum", "tensordot"]
 
@@ -83,7 +85,7 @@ def _matmul(x: Any, other: Any) -> Any:
 
 
 def _quick_matmul(x: Any, other: Any) -> Any:
-    return x.dot(other) if x.ndim == 2 and other.ndim == 2 else None
+    return quietly(np.dot, x, other) if x.ndim == 2 and other.ndim == 2 else None
 
 
 def _matmul_grad_input_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
@@ -100,8 +102,8 @@ def _matmul_grad_input(g: Any, s: Any) -> Any:
     if other_ndim == 1:
         return g.unsqueeze(-1) * other
     if ndim == 1:
-        return matmul.apply((other, g.unsqueeze(-1))).squeeze(-1)
-    return matmul.apply((g, other.transpose(-2, -1)))
+        return matmul.run(other, g.unsqueeze(-1)).squeeze(-1)
+    return matmul.run(g, other.transpose(-2, -1))
 
 
 def _matmul_grad_other(g: Any, s: Any) -> Any:
@@ -114,8 +116,8 @@ def _matmul_grad_other(g: Any, s: Any) -> Any:
     if ndim > 2 and other_ndim <= 2:
         # The sum over the batch is part of one product of matrices.
         rows = math.prod(s.specs["input"].shape[:-1])
-        x, g = (reshape.apply((v, (rows, v.shape[-1]))) for v in (x, g))
-    out: Any = matmul.apply((x.transpose(-2, -1), g))
+        x, g = (reshape.run(v, (rows, v.shape[-1])) for v in (x, g))
+    out: Any = matmul.run(x.transpose(-2, -1), g)
     return out.squeeze(-1) if other_ndim == 1 else out
 
 
@@ -164,7 +166,7 @@ def _ranked(name: str, first: int, second: int) -> Any:
             raise RuntimeError(
                 f"[bmm] expected batches of one size, got {x.shape[0]} and {other.shape[0]}."
             )
-        return matmul.apply((x, other))
+        return matmul.run(x, other)
 
     return body
 
@@ -253,25 +255,102 @@ addmv = Composite(
 )
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+def _linear_rule(x: Spec, weight: Spec, bias: Spec | None) -> Spec:
     if not 1 <= weight.ndim <= 2:
         raise RuntimeError(
             f"[linear] argument 'weight': expected a matrix or vector, got {weight.ndim}D."
         )
-    out: Any = matmul.apply((x, weight.t()))
-    return out if bias is None else out + bias
+    product = _matmul_rule(x, Spec(weight.shape[::-1], weight.dtype))
+    if bias is None:
+        return product
+    shape = broadcast_shapes("linear", product.shape, bias.shape)
+    return Spec(shape, result_type(product, bias))
 
 
-linear = Composite(
+def _linear(x: Any, weight: Any, bias: Any) -> Any:
+    product = _matmul(x, weight.T)
+    return product if bias is None else add.impl(product, bias, 1)
+
+
+def _quick_linear(arrays: tuple[Any, ...], _: tuple[Any, ...]) -> Any:
+    x, weight, bias = arrays
+    if weight.ndim != 2 or not weight.size:
+        return None
+    product = quietly(_matmul, x, weight.T)
+    if bias is None:
+        return product
+    if bias.shape != weight.shape[:1] or bias.dtype is not x.dtype:
+        return None  # a bias of another shape may make the result larger
+    return quietly(np.add, product, bias, product)
+
+
+def _rows(x: Any, columns: int) -> Any:
+    """Return `x` as a matrix of this many columns."""
+    return reshape.run(x, (math.prod(x.shape) // max(columns, 1), columns))
+
+
+def _linear_grad(g: Any, s: Any) -> Any:
+    """Return the gradient of the product as a matrix with a row for each row of the input."""
+    shape = (*s.specs["input"].shape[:-1], *s.specs["weight"].shape[:-1])
+    return _rows(
+        g if g.shape == shape else g.sum_to_size(shape),
+        math.prod(shape[s.specs["input"].ndim - 1 :]),
+    )
+
+
+def _linear_grad_input(g: Any, s: Any) -> Any:
+    shape = s.specs["input"].shape
+    weight = _conj(_rows(s.weight, shape[-1]))
+    return reshape.run(matmul.run(_linear_grad(g, s), weight), shape)
+
+
+def _linear_grad_weight(g: Any, s: Any) -> Any:
+    x = _conj(_rows(s.input, s.input.shape[-1]))
+    return reshape.run(matmul.run(_linear_grad(g, s).t(), x), s.specs["weight"].shape)
+
+
+def _linear_grad_input_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    weight = args[1]
+    return (
+        g.dot(weight) if g.ndim == 2 else g.reshape(-1, g.shape[-1]).dot(weight).reshape(shapes[0])
+    )
+
+
+def _linear_grad_weight_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    x = args[0]
+    if g.ndim != 2:
+        g, x = (v.reshape(-1, v.shape[-1]) for v in (g, x))
+    return g.T.dot(x)
+
+
+def _linear_grad_bias_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    return add_up(g if g.ndim == 2 else g.reshape(-1, g.shape[-1]), (0,))
+
+
+linear = Primitive(
     "linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
     "``input @ weight.T + bias``; `weight` has a row per feature of the result.",
     _linear,
+    rule=_linear_rule,
+    vjp={
+        "input": Vjp(_linear_grad_input, "weight", arrays=_linear_grad_input_array),
+        "weight": Vjp(_linear_grad_weight, "input", arrays=_linear_grad_weight_array),
+        "bias": Vjp(lambda g, s: g, arrays=_linear_grad_bias_array),
+    },
+    quick=_quick_linear,
+    decomposition=lambda x, weight, bias: (
+        matmul.run(x, weight.t()) if bias is None else matmul.run(x, weight.t()) + bias
+    ),
     method=False,
     samples=lambda make: [
         Sample((make(2, 3), make(4, 3), make(4)), name="matrix"),
         Sample((make(2, 2, 3), make(4, 3)), name="no bias"),
+        Sample((make(2, 2, 3), make(4, 3), make(4)), name="batch"),
         Sample((make(3), make(4, 3), make(4)), name="vector"),
         Sample((make(2, 3), make(3)), name="one feature"),
+        Sample((make(3), make(3), make(2, 1)), name="larger bias"),
+        Sample((make(0, 3), make(4, 3), make(4)), name="no rows"),
+        Sample((make(3, 2).t(), make(3, 4).t(), make(4)), name="transposed"),
     ],
 )
 
@@ -336,7 +415,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Any:
     columns = [b.shape[d] for d in kept_b]
     left = reshape.apply((permute.apply((a, [*kept_a, *taken_a])), (math.prod(rows), inner)))
     right = reshape.apply((permute.apply((b, [*taken_b, *kept_b])), (inner, math.prod(columns))))
-    return reshape.apply((matmul.apply((left, right)), (*rows, *columns)))
+    return reshape.apply((matmul.run(left, right), (*rows, *columns)))
 
 
 def _einsum_terms(equation: str) -> tuple[list[str], str]:

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from tensorplay import _dtype
+from tensorplay import _dtype, _native
 from tensorplay._dtype import dtype
-from tensorplay._tensor import Spec, Tensor, wrap
+from tensorplay._quiet import quietly
+from tensorplay._tensor import Spec, Tensor
 from tensorplay.autograd.batched import elements
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
-from tensorplay.ops.movement import expand, reshape
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
-from tensorplay.ops.selection import index_select, where
+from tensorplay.ops.reduction import add_up
+from tensorplay.ops.selection import where
 
 __all__: list[str] = []
 
@@ -34,7 +35,7 @@ def _softmax_types(name: str, x: Any, out: dtype | None) -> dtype:
     return result
 
 
-def _along_dim(name: str, doc: str, compute: Any, vjp: Any, jvp: Any) -> Primitive:
+def _along_dim(name: str, doc: str, compute: Any, vjp: Any, jvp: Any, arrays: Any) -> Primitive:
     """Define a function of the values along one dimension that are exponents."""
 
     def rule(x: Any, dim: int, out: dtype | None) -> Spec:
@@ -48,6 +49,16 @@ def _along_dim(name: str, doc: str, compute: Any, vjp: Any, jvp: Any) -> Primiti
         y = compute(np.atleast_1d(wide), axis) if x.size else wide
         return y.reshape(x.shape).astype(result.numpy, copy=False)
 
+    def quick(x: Any, rest: tuple[Any, ...]) -> Any:
+        dim, out = rest
+        if out is not None or dim.__class__ is not int:
+            return None
+        if _native.core is not None and (dim == -1 or dim == x.ndim - 1):
+            found = _native.core.softmax(x, name == "log_softmax")
+            if found is not None:
+                return found
+        return quietly(impl, x, dim, out)
+
     def samples(make: Any) -> Iterable[Sample]:
         for shape, dim in (((3,), 0), ((2, 3), -1), ((2, 3), 0), ((), 0), ((2, 0), 1)):
             yield Sample((make(*shape), dim), name=f"shape{list(shape)} dim {dim}")
@@ -58,8 +69,9 @@ def _along_dim(name: str, doc: str, compute: Any, vjp: Any, jvp: Any) -> Primiti
         doc,
         impl,
         rule=rule,
-        vjp={"input": Vjp(vjp, "out")},
+        vjp={"input": Vjp(vjp, "out", arrays=arrays)},
         jvp=jvp,
+        quick=quick,
         check_first=False,
         samples=samples,
     )
@@ -83,12 +95,37 @@ def _log_softmax(x: Any, axis: int) -> Any:
     return y
 
 
+def _rows_gradient(g: Any, out: Any, dim: int, *, logarithm: bool) -> Any:
+    """Return the gradient by the extension, None where NumPy has to compute it."""
+    if _native.core is None or dim not in (-1, out.ndim - 1):
+        return None
+    return _native.core.softmax_gradient(g, out, logarithm)
+
+
+def _sum_along(x: Any, dim: int) -> Any:
+    return add_up(x, (dim,), keepdim=True) if x.ndim else x
+
+
+def _softmax_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    found = _rows_gradient(g, out, args[1], logarithm=False)
+    if found is not None:
+        return found
+    weighted = g * out
+    return weighted - out * _sum_along(weighted, args[1])
+
+
+def _log_softmax_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+    found = _rows_gradient(g, out, args[1], logarithm=True)
+    return g - np.exp(out) * _sum_along(g, args[1]) if found is None else found
+
+
 softmax = _along_dim(
     "softmax",
     "``exp(input) / sum(exp(input))`` over dimension `dim`.",
     _softmax,
     _softmax_vjp,
     lambda t, s: _softmax_vjp(t.input.to(s.out.dtype), s),  # the Jacobian is symmetric
+    _softmax_array,
 )
 
 log_softmax = _along_dim(
@@ -97,13 +134,14 @@ log_softmax = _along_dim(
     _log_softmax,
     lambda g, s: g - s.out.exp() * g.sum(s.dim, keepdim=True),
     lambda t, s: t.input - (s.out.exp() * t.input.to(s.out.dtype)).sum(s.dim, keepdim=True),
+    _log_softmax_array,
 )
 
 
 # --- losses ---------------------------------------------------------------------------------------
 
 
-def _reduced(name: str, loss: Any, reduction: str) -> Any:
+def reduced_loss(name: str, loss: Any, reduction: str) -> Any:
     if reduction == "none":
         return loss
     if reduction in {"mean", "sum"}:
@@ -123,7 +161,7 @@ def _elementwise_loss(name: str, doc: str, formula: Any) -> Composite:
     return Composite(
         f"{name}(Tensor input, Tensor target, *, str reduction='mean') -> Tensor",
         f"{doc}, their mean, sum, or all of them (``'none'``).",
-        lambda x, target, reduction: _reduced(name, formula(x, target), reduction),
+        lambda x, target, reduction: reduced_loss(name, formula(x, target), reduction),
         method=False,
         samples=_losses,
     )
@@ -146,7 +184,7 @@ def _smooth_l1(x: Tensor, target: Tensor, reduction: str, beta: float) -> Any:
         if beta
         else distance
     )
-    return _reduced("smooth_l1_loss", loss, reduction)
+    return reduced_loss("smooth_l1_loss", loss, reduction)
 
 
 smooth_l1_loss = Composite(
@@ -203,7 +241,7 @@ def _with_logits(x: Tensor, target: Tensor, weight: Any, pos_weight: Any, reduct
         loss = loss + (pos_weight - 1) * target * _logits_loss.apply((x, 1))
     if weight is not None:
         loss = loss * weight
-    return _reduced("binary_cross_entropy_with_logits", loss, reduction)
+    return reduced_loss("binary_cross_entropy_with_logits", loss, reduction)
 
 
 binary_cross_entropy_with_logits = Composite(
@@ -254,7 +292,9 @@ def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Any, reduction: str
     slope = (fixed - target.detach()) * (1 / least)
     edge = -(target * first + (1 - target) * second) + (x - fixed) * slope
     loss = loss.masked_fill(certain, 0) + edge.masked_fill(~certain, 0)
-    return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
+    return reduced_loss(
+        "binary_cross_entropy", loss if weight is None else loss * weight, reduction
+    )
 
 
 binary_cross_entropy = Composite(
@@ -265,225 +305,6 @@ binary_cross_entropy = Composite(
     method=False,
     samples=lambda make: [
         Sample((make(2, 3, low=0.1, high=0.9), make(2, 3, low=0.1, high=0.9))),
-    ],
-)
-
-
-def _check_classes(name: str, x: Tensor, target: Tensor, weight: Any, ignore_index: int) -> int:
-    """Check shapes and classes; return the dimension of the classes."""
-    dim = 0 if x.ndim == 1 else 1
-    if not x.ndim:
-        raise ValueError(f"[{name}] argument 'input': expected at least 1 dimension, got 0.")
-    expected = tuple(x.shape[:dim]) + tuple(x.shape[dim + 1 :])
-    if tuple(target.shape) != expected:
-        raise ValueError(
-            f"[{name}] argument 'target': expected target size {list(expected)} for an input of "
-            f"size {list(x.shape)}, got {list(target.shape)}."
-        )
-    if target._dtype not in (_dtype.int64, _dtype.int32, _dtype.uint8):
-        raise TypeError(
-            f"[{name}] argument 'target': expected class indices of type int64, got "
-            f"{target._dtype!r}. Write target.long()."
-        )
-    classes = x.shape[dim]
-    if weight is not None and tuple(weight.shape) != (classes,):
-        raise ValueError(
-            f"[{name}] argument 'weight': weight tensor should be defined either for all {classes} "
-            f"classes or no classes, got size {list(weight.shape)}."
-        )
-    given = elements(target)
-    if isinstance(given, np.ndarray):  # else the operator below looks, when there are some
-        _check_range(name, given, ignore_index, classes)
-    return dim
-
-
-def _check_range(name: str, target: Any, ignore_index: int, classes: int) -> None:
-    wrong = target[target != ignore_index]
-    wrong = wrong[(wrong < 0) | (wrong >= classes)]
-    if wrong.size:
-        raise IndexError(
-            f"[{name}] argument 'target': Target {wrong[0]} is out of bounds: expected a class "
-            f"from 0 to {classes - 1}."
-        )
-
-
-def _class_places(target: Any, ignore_index: int) -> tuple[Any, Any]:
-    """Return where the targets that count are, without and with the class as last index."""
-    places = np.nonzero(target.reshape(target.shape or (1,)) != ignore_index)
-    return places, (*places, target.reshape(target.shape or (1,))[places])
-
-
-def _pick(x: Any, target: Any, dim: int, ignore_index: int) -> Any:
-    _check_range("nll_loss", target, ignore_index, x.shape[dim])
-    out = np.zeros(target.shape, x.dtype)
-    places, elements = _class_places(target, ignore_index)
-    rows = np.moveaxis(x, dim, -1).reshape(*(target.shape or (1,)), x.shape[dim])
-    out.reshape(target.shape or (1,))[places] = rows[elements]
-    return out
-
-
-def _place(g: Any, target: Any, dim: int, ignore_index: int, classes: int) -> Any:
-    out = np.zeros((*target.shape[:dim], classes, *target.shape[dim:]), g.dtype)
-    places, elements = _class_places(target, ignore_index)
-    rows = np.moveaxis(out, dim, -1)
-    if not target.shape:
-        rows = rows.reshape(1, classes)
-    rows[elements] = g.reshape(target.shape or (1,))[places]
-    return out
-
-
-_pick_class = Primitive(
-    "_pick_class(Tensor input, Tensor target, int dim, int ignore_index) -> Tensor",
-    "The element at the class `target` along `dim`, 0 where `target` is `ignore_index`.",
-    _pick,
-    rule=lambda x, target, dim, ignore_index: Spec(target.shape, x.dtype),
-    vjp={
-        "input": Vjp(
-            lambda g, s: _place_class.apply(
-                (g, s.target, s.dim, s.ignore_index, s.specs["input"].shape[s.dim])
-            ),
-            "target",
-        )
-    },
-    jvp="linear",
-    check_first=False,
-    function=False,
-    method=False,
-    samples=lambda make: [
-        Sample((make(3, 4), _labels(1, -1, 3), 1, -1), name="rows"),
-        Sample((make(2, 3, 2), _labels([1, 0], [2, 2]), 1, -1), name="positions"),
-        Sample((make(4), wrap(np.array(2)), 0, -1), name="one"),
-    ],
-)
-
-_place_class: Primitive = Primitive(
-    "_place_class(Tensor input, Tensor target, int dim, int ignore_index, int classes) -> Tensor",
-    "Zeros with `input` at the class `target` along `dim`: the adjoint of ``_pick_class``.",
-    _place,
-    rule=lambda g, target, dim, ignore_index, classes: Spec(
-        (*target.shape[:dim], classes, *target.shape[dim:]), g.dtype
-    ),
-    vjp={
-        "input": Vjp(lambda g, s: _pick_class.apply((g, s.target, s.dim, s.ignore_index)), "target")
-    },
-    jvp="linear",
-    check_first=False,
-    function=False,
-    method=False,
-    samples=lambda make: [
-        Sample((make(3), _labels(1, -1, 3), 1, -1, 4), name="rows"),
-        Sample((make(2, 2), _labels([1, 0], [2, 2]), 1, -1, 3), name="positions"),
-    ],
-)
-
-
-def _nll(
-    name: str, x: Tensor, target: Tensor, weight: Any, ignore_index: int, smoothing: float
-) -> tuple[Any, Any]:
-    """Return the losses and their total weight: the number of targets that count, or a tensor."""
-    dim = _check_classes(name, x, target, weight, ignore_index)
-    loss: Any = -_pick_class.apply((x, target, dim, ignore_index))
-    total: Any = target.numel()
-    if weight is not None:
-        wide = expand.apply((_beside(weight, x, dim), tuple(x.shape)))
-        scale: Any = _pick_class.apply((wide, target, dim, ignore_index))
-        loss, total = loss * scale, scale.sum()
-    elif not target.is_meta and not isinstance(target._array, np.ndarray):  # batched, or captured
-        counted: Any = target != ignore_index
-        total = counted.sum()
-    elif not target.is_meta:
-        total = int(np.count_nonzero(target._array != ignore_index))
-    if smoothing:
-        weighted = x if weight is None else x * _beside(weight, x, dim)
-        even: Any = -weighted.sum(dim).masked_fill(target == ignore_index, 0)
-        loss = (1 - smoothing) * loss + (smoothing / x.shape[dim]) * even
-    return loss, total
-
-
-def _beside(weight: Tensor, x: Tensor, dim: int) -> Any:
-    """Return `weight` shaped so that it broadcasts along dimension `dim` of `x`."""
-    return reshape.apply((weight, (-1, *(1,) * (x.ndim - dim - 1))))
-
-
-def _class_mean(name: str, loss: Any, total: Any, reduction: str) -> Any:
-    """Reduce; the mean is one over the total weight of the classes that were met."""
-    return loss.sum() / total if reduction == "mean" else _reduced(name, loss, reduction)
-
-
-def _nll_loss(x: Tensor, target: Tensor, weight: Any, ignore_index: int, reduction: str) -> Any:
-    loss, total = _nll("nll_loss", x, target, weight, ignore_index, 0)
-    return _class_mean("nll_loss", loss, total, reduction)
-
-
-def _labels(*values: Any) -> Tensor:
-    return wrap(np.asarray(values, np.int64))
-
-
-nll_loss = Composite(
-    "nll_loss(Tensor input, Tensor target, Tensor? weight=None, *, int ignore_index=-100, "
-    "str reduction='mean') -> Tensor",
-    "``-weight[target] * input[target]`` for logarithms of probabilities, classes in dimension 1.",
-    _nll_loss,
-    method=False,
-    samples=lambda make: [
-        Sample((make(3, 4), _labels(1, 0, 3)), name="mean"),
-        Sample((make(3, 4), _labels(1, -100, 3), make(4, low=0.5)), name="weight"),
-        Sample((make(4), wrap(np.array(2))), {"reduction": "sum"}, name="one"),
-    ],
-)
-
-
-def _soft_targets(logs: Any, target: Tensor, weight: Any, reduction: str, smoothing: float) -> Any:
-    dim = 0 if logs.ndim == 1 else 1
-    probabilities: Any = target
-    if smoothing:
-        probabilities = target * (1 - smoothing) + smoothing / logs.shape[dim]
-    product = logs * probabilities
-    loss: Any = -(product if weight is None else product * _beside(weight, logs, dim)).sum(dim)
-    if reduction == "mean":
-        return loss.sum() / max(loss.numel(), 1)
-    return _reduced("cross_entropy", loss, reduction)
-
-
-def _cross_entropy(
-    x: Tensor, target: Tensor, weight: Any, ignore_index: int, reduction: str, smoothing: float
-) -> Any:
-    if not 0 <= smoothing <= 1:
-        raise ValueError(
-            f"[cross_entropy] argument 'label_smoothing': label_smoothing must be between 0.0 and "
-            f"1.0, got {smoothing}."
-        )
-    if not x.ndim:
-        raise ValueError("[cross_entropy] argument 'input': expected at least 1 dimension, got 0.")
-    logs: Any = log_softmax.apply((x, 0 if x.ndim == 1 else 1, None))
-    if target._dtype.is_floating_point:
-        if target.shape != x.shape:
-            raise ValueError(
-                f"[cross_entropy] argument 'target': expected probabilities of the size of input "
-                f"{list(x.shape)}, got {list(target.shape)}. Class indices are of type int64."
-            )
-        return _soft_targets(logs, target, weight, reduction, smoothing)
-    loss, total = _nll("cross_entropy", logs, target, weight, ignore_index, smoothing)
-    return _class_mean("cross_entropy", loss, total, reduction)
-
-
-cross_entropy = Composite(
-    "cross_entropy(Tensor input, Tensor target, Tensor? weight=None, *, int ignore_index=-100, "
-    "str reduction='mean', float label_smoothing=0.0) -> Tensor",
-    "``-log(softmax(input))[target]``, classes in dimension 1; `target` holds class indices or, in "
-    "the shape of `input`, probabilities.",
-    _cross_entropy,
-    method=False,
-    samples=lambda make: [
-        Sample((make(3, 4), _labels(1, 0, 3)), name="mean"),
-        Sample(
-            (make(3, 4), _labels(1, -100, 3), make(4, low=0.5)),
-            {"label_smoothing": 0.2},
-            name="weight and smoothing",
-        ),
-        Sample((make(2, 3, 2), _labels([1, 0], [2, 2])), {"reduction": "none"}, name="positions"),
-        Sample((make(2, 3), make(2, 3, low=0.1, high=0.9)), name="probabilities"),
-        Sample((make(4), wrap(np.array(2))), name="one"),
     ],
 )
 
@@ -549,72 +370,4 @@ rms_norm = Composite(
         Sample((make(2, 4), (4,)), name="plain"),
         Sample((make(2, 3), (3,), make(3)), {"eps": 0.1}, name="weight"),
     ],
-)
-
-
-# --- classes --------------------------------------------------------------------------------------
-
-
-def _one_hot_rule(target: Any, num_classes: int) -> Spec:
-    if target.dtype not in (_dtype.int64, np.dtype(np.int64)):
-        raise TypeError(
-            f"[one_hot] argument 'tensor': expected class indices of type int64, got "
-            f"{target.dtype!r}. Write x.long()."
-        )
-    if num_classes < 0:
-        raise NotImplementedError(
-            "[one_hot] argument 'num_classes': the number of classes is not known without the "
-            "elements of a tensor on device meta. Pass num_classes."
-        )
-    return Spec((*target.shape, num_classes), _dtype.int64)
-
-
-def _one_hot(target: Any, num_classes: int) -> Any:
-    if num_classes == -1 and target.size:
-        num_classes = max(int(target.max()) + 1, 0)
-    if num_classes < 0:
-        raise RuntimeError(
-            "[one_hot] argument 'num_classes': cannot infer the total number of classes from an "
-            f"empty tensor, or a negative number, got {num_classes}."
-        )
-    shape = _one_hot_rule(target, num_classes).shape
-    if target.size and (target.min() < 0 or target.max() >= num_classes):
-        raise IndexError(
-            f"[one_hot] argument 'tensor': class values must be from 0 to {num_classes - 1}, got "
-            f"{target.min()} to {target.max()}."
-        )
-    out = np.zeros((target.size, num_classes), np.int64)
-    out[np.arange(target.size), target.ravel()] = 1
-    return out.reshape(shape)
-
-
-one_hot = Primitive(
-    "one_hot(Tensor tensor, int num_classes=-1) -> Tensor",
-    "Rows of zeros with a 1 at the class; by default there are as many classes as needed.",
-    _one_hot,
-    rule=_one_hot_rule,
-    check_first=False,
-    method=False,
-    samples=lambda make: [
-        Sample((_labels(1, 0, 2),)),
-        Sample((_labels([1], [0]), 4), name="classes"),
-    ],
-)
-
-
-def _embedding(indices: Tensor, weight: Tensor) -> Any:
-    if weight.ndim != 2:
-        raise RuntimeError(
-            f"[embedding] argument 'weight': 'weight' must be 2-D, got {weight.ndim}-D."
-        )
-    flat = reshape.apply((indices, (indices.numel(),)))
-    return reshape.apply((index_select.apply((weight, 0, flat)), (*indices.shape, weight.shape[1])))
-
-
-embedding = Composite(
-    "embedding(Tensor input, Tensor weight) -> Tensor",
-    "The rows of `weight` at the indices `input`.",
-    _embedding,
-    method=False,
-    samples=lambda make: [Sample((_labels([1, 0], [2, 1]), make(3, 2)))],
 )

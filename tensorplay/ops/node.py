@@ -101,7 +101,7 @@ class PrimitiveNode(Node):
     to fill a node. The long way (the constructor) keeps a `SavedTensor` for each tensor that a
     formula reads, and shape and type of all. A short way keeps the tensors themselves and the
     versions that they had, the elements of its result, and the shapes of tensor arguments if
-    formulas read shapes; all are of one type.
+    formulas read shapes; all that have gradients are of one type.
     """
 
     __slots__ = ("_args", "_counter", "_out", "_shapes", "_versions", "primitive")
@@ -283,7 +283,8 @@ class PrimitiveNode(Node):
         elif type(shapes) is tuple:
             tensors = [a.name for _, kind, a in primitive.plan if kind == TENSOR]
             saved.specs = {
-                name: Spec(shape, self._dtype) for name, shape in zip(tensors, shapes, strict=True)
+                name: None if shape is None else Spec(shape, self._dtype)
+                for name, shape in zip(tensors, shapes, strict=True)
             }
         saved.out_specs = self.outputs
         return saved

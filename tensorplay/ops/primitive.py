@@ -84,12 +84,18 @@ class Primitive(Operator):
         arguments as they were passed, or ``quick(array, array)`` on two of one such type: the
         result of `impl`, of the same type, for calls that it knows; None, or an error, for all
         others. It silences NumPy's warnings itself (`quietly`). That of a view returns a pair: the
-        result, and the other arguments as the converters would have them.
+        result, and the other arguments as the converters would have them. Of three operands, or of
+        two and other arguments, it is ``quick(arrays, others)``: the first array has the type of
+        the result, the others have that or hold integers, and one that is optional may be None.
     reduce
         NumPy's ``reduce(array, None)`` for calls with the default arguments on few elements.
     complete
         ``complete(shape, key)`` gives all arguments, None for the tensor, where `quick` takes a key
         instead of them. The short way is then `by_key`, and not part of the function.
+    decomposition
+        ``decomposition(*arguments)``: the same on tensors in terms of other operators. Captures
+        record it, since the compiler knows and fuses those; vmap and forward mode run it, which
+        have rules for them.
     check_first
         Whether the rule runs before the implementation, for implementations whose own errors
         come too late or say too little.
@@ -110,6 +116,7 @@ class Primitive(Operator):
         quick: Callable[..., Any] | None = None,
         reduce: Callable[..., Any] | None = None,
         complete: Callable[..., tuple[Any, ...]] | None = None,
+        decomposition: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
         self.impl = impl
@@ -122,6 +129,7 @@ class Primitive(Operator):
         self.quick = quick
         self.reduce = reduce
         self.complete = complete
+        self.decomposition = decomposition
         #: How an operator of a user runs inside of vmap; the built-in ones have theirs in a table.
         self.vmap_rule: Callable[..., Any] | None = None
         self._saves: dict[tuple[bool, ...], tuple[tuple[str, ...], bool]] = {}
@@ -187,6 +195,10 @@ class Primitive(Operator):
     def apply(self, args: tuple[Any, ...]) -> Any:
         """Run the operator on a complete tuple of arguments and record it."""
         values, arrays, record, dual, meta = self._prepare(args)
+        if self.decomposition is not None and (
+            dual or meta is BATCHED or (detours and watching.recorder is not None)
+        ):
+            return self.decomposition(*values)
         if meta is BATCHED:
             from tensorplay.ops.batching import apply_batched  # it is written in terms of operators
 

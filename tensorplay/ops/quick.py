@@ -3,9 +3,10 @@
 Most calls have plain tensors of one floating type, or such tensors and a number. For those the long
 way (`Primitive.apply`) asks many questions whose answers are known. A short way asks only whether
 a call is such a one, and returns None if not; then the long way is taken, which also words the
-errors. There are three, after the declaration of the primitive: for elementwise functions of one
-and of two operands (`ufunc`), for products of two tensors, and for functions of one tensor and
-other arguments (`quick`), among them the views. A test runs every operator both ways.
+errors. There are four, after the declaration of the primitive: for elementwise functions of one
+and of two operands (`ufunc`), for products of two tensors, for functions of one tensor and other
+arguments (`quick`), among them the views, and for functions of several tensors and other arguments.
+A test runs every operator both ways.
 
 What is written out here, and not called, is called by nearly every line of a program.
 """
@@ -118,6 +119,8 @@ def _kind_of(primitive: Primitive) -> str | None:
         return None
     if kinds == [TENSOR, TENSOR]:
         return "two"
+    if kinds.count(TENSOR) > 1:
+        return "tensors"
     return "view" if primitive.view and primitive.vjp is not None else "arguments"
 
 
@@ -142,6 +145,8 @@ def _make(
         short = _of_view(primitive, function)
     elif kind == "write":
         short = _of_write(primitive, function)
+    elif kind == "tensors":
+        short = _of_tensors(primitive, function)
     else:
         short = _of_arguments(primitive, function, elementwise=elementwise)
     if miss is None:
@@ -178,11 +183,13 @@ def _compiled(
     swaps: bool,
 ) -> Callable[..., Any]:
     """Return the short way that the extension makes of the same facts."""
-    operands = 2 if kind in {"two", "write"} else 1
+    operands = (
+        2 if kind in {"two", "write"} else len(_optional(primitive)) if kind == "tensors" else 1
+    )
     defaults = _defaults_after(primitive, operands)
     # Of a view by a key, the key stands for all other arguments.
     others = [extra for *_, extra in primitive.plan[operands:]]
-    wanted = range(4) if operands == 2 else (1,)
+    wanted = (1,) if operands == 1 else range(2**operands)
     made: Callable[..., Any] = _native.core.short_way(
         kind,
         primitive,
@@ -199,14 +206,20 @@ def _compiled(
         casts=elementwise and not isinstance(function, np.ufunc),
         shortened=primitive.complete is not None,
         swaps=swaps,
+        optional=_optional(primitive) if kind == "tensors" else (),
     )
     return made
 
 
 def _save_bits(primitive: Primitive, needs: int, operands: int) -> int:
-    """Return what is saved as bits: 1 and 2 for the operands, 4 for the result."""
+    """Return what is saved as bits: 1, 2 and 4 for the operands, 8 for the result."""
     *early, late = _what_to_save(primitive, tuple(bool(needs >> i & 1) for i in range(operands)))
-    return sum(saved << i for i, saved in enumerate(early)) | late << 2
+    return sum(saved << i for i, saved in enumerate(early)) | late << 3
+
+
+def _optional(primitive: Primitive) -> tuple[bool, ...]:
+    """Return for each tensor argument, which come first, whether it may be None."""
+    return tuple(a.type.optional for _, kind, a in primitive.plan if kind == TENSOR)
 
 
 def _defaults_after(primitive: Primitive, operands: int) -> tuple[Any, ...]:
@@ -236,6 +249,14 @@ def _versions(args: tuple[Any, ...]) -> Any:
             version = 0 if value._counter is None else value._counter.value
         found.append(version)
     return tuple(found) if any(found) else 0
+
+
+def _source(x: Tensor) -> Any:
+    """Return what a node keeps of where an argument comes from."""
+    node = x._grad_fn
+    if node is None:
+        return x
+    return _tuple(Edge, (node, x._output_nr)) if x._output_nr else node
 
 
 if COMPILED:
@@ -337,27 +358,12 @@ def _of_two(  # noqa: C901 - of what it returns
             out._requires_grad = False
             out._grad_fn = None
             return out
-        needs = 0
-        source = second_source = None
-        if first:
-            needs = 1
-            source = self._grad_fn
-            if source is None:
-                source = self
-            elif self._output_nr:
-                source = _tuple(Edge, (source, self._output_nr))
-        if second:
-            needs += 2
-            second_source = other._grad_fn
-            if second_source is None:
-                second_source = other
-            elif other._output_nr:
-                second_source = _tuple(Edge, (second_source, other._output_nr))
+        needs = first + 2 * second
         save_x, save_y, save_out = saves[needs]
         node = _new_node()
         node.primitive = primitive
         node.sequence = next_number()
-        node._sources = (source, second_source)
+        node._sources = (_source(self) if first else None, _source(other) if second else None)
         node._shape = result.shape
         node._dtype = d
         node._extras = node._outputs = node._counter = node._versions = None
@@ -388,14 +394,12 @@ def _of_two(  # noqa: C901 - of what it returns
     return call
 
 
-def _of_view(  # noqa: C901 - of what it returns
-    primitive: Primitive, function: Callable[..., Any]
-) -> Callable[..., Any]:
+def _of_view(primitive: Primitive, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the short way of a view of a tensor, first, by other arguments."""
     mode, ndarray = grad_mode.state, np.ndarray
     again, shortened = primitive.replay, primitive.complete is not None
 
-    def call(x: Any, *rest: Any) -> Tensor | None:  # noqa: C901 - written out for speed
+    def call(x: Any, *rest: Any) -> Tensor | None:
         if x.__class__ is not Tensor or detours:
             return None
         d = x._dtype
@@ -447,12 +451,7 @@ def _of_view(  # noqa: C901 - of what it returns
         node = _new_node()
         node.primitive = primitive
         node.sequence = next_number()
-        source = x._grad_fn
-        if source is None:
-            source = x
-        elif x._output_nr:
-            source = _tuple(Edge, (source, x._output_nr))
-        node._sources = (source,)
+        node._sources = (_source(x),)
         node._shape = result.shape
         node._dtype = d
         node._extras = node._outputs = node._counter = node._out = node._versions = None
@@ -483,7 +482,7 @@ def _of_arguments(  # noqa: C901 - of what it returns
     # Of NumPy's own functions the type is known.
     casts = elementwise and not isinstance(function, np.ufunc)
 
-    def call(x: Any, *rest: Any) -> Tensor | None:  # noqa: C901 - written out for speed
+    def call(x: Any, *rest: Any) -> Tensor | None:
         if x.__class__ is not Tensor or detours:
             return None
         d = x._dtype
@@ -531,12 +530,7 @@ def _of_arguments(  # noqa: C901 - of what it returns
         node = _new_node()
         node.primitive = primitive
         node.sequence = next_number()
-        source = x._grad_fn
-        if source is None:
-            source = x
-        elif x._output_nr:
-            source = _tuple(Edge, (source, x._output_nr))
-        node._sources = (source,)
+        node._sources = (_source(x),)
         node._shape = result.shape
         node._dtype = d
         node._extras = node._outputs = node._counter = None
@@ -550,6 +544,87 @@ def _of_arguments(  # noqa: C901 - of what it returns
         else:
             node._versions = 0 if x._counter is None else _versions((x,))
         node._shapes = None if elementwise else (array.shape,)
+        out._grad_fn = node
+        out._requires_grad = True
+        return out
+
+    return call
+
+
+def _of_tensors(primitive: Primitive, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the short way of a function of several tensors, first, and other arguments.
+
+    The first tensor has the type of the result; others have it too, or hold integers.
+    """
+    mode, ndarray = grad_mode.state, np.ndarray
+    optional = _optional(primitive)
+    count = len(optional)
+    differentiable = primitive.vjp is not None
+    defaults = _defaults_after(primitive, count)
+    saves = [
+        _what_to_save(primitive, tuple(bool(n >> i & 1) for i in range(count)))
+        for n in range(2**count)
+    ]
+    convert = [extra for _, _, extra in primitive.plan[count:]]
+
+    def call(*args: Any) -> Tensor | None:
+        d = args[0]._dtype if args[0].__class__ is Tensor else None
+        if detours or (d is not FLOAT32 and d is not FLOAT64):
+            return None
+        arrays: list[Any] = []
+        needs = 0
+        for position, may_be_none in enumerate(optional):
+            x = args[position]
+            if x is None and may_be_none:
+                arrays.append(None)
+                continue
+            if x.__class__ is not Tensor:
+                return None
+            if x._base is not None:
+                x._synchronise()
+            array = x._array
+            if x._tangent is not None or array.__class__ is not ndarray:
+                return None
+            if x._dtype is not d and array.dtype.kind not in "iu":
+                return None
+            arrays.append(array)
+            needs |= x._requires_grad << position
+        rest = args[count:]
+        try:
+            result = function(tuple(arrays), rest)
+        except _REFUSED:
+            return None
+        if result is None:
+            return None
+        records = needs and differentiable and mode.enabled
+        if records and rest != defaults:
+            # As the long way has them: what people pass may be changed later.
+            rest = tuple([c(v) for c, v in zip(convert, rest, strict=True)])
+        out = _new()
+        out._array = result
+        out._dtype = d
+        out._tangent = out._base = out._recipe = out._counter = None
+        out._output_nr = 0
+        if not records:
+            out._requires_grad = False
+            out._grad_fn = None
+            return out
+        tensors = args[:count]
+        *saved, save_out = saves[needs]
+        kept = tuple([x if save else None for x, save in zip(tensors, saved, strict=True)])
+        node = _new_node()
+        node.primitive = primitive
+        node.sequence = next_number()
+        node._sources = tuple(
+            [_source(x) if needs >> i & 1 else None for i, x in enumerate(tensors)]
+        )
+        node._shape = result.shape
+        node._dtype = d
+        node._extras = node._outputs = node._counter = None
+        node._out = result if save_out else None
+        node._args = kept + rest
+        node._versions = None if kept == (None,) * count else _versions(kept)
+        node._shapes = tuple([None if array is None else array.shape for array in arrays])
         out._grad_fn = node
         out._requires_grad = True
         return out

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,13 @@ def calls(op: Primitive, dtype: Any) -> list[tuple[Any, ...]]:
         replace(s.args, lambda t: t.detach().to(dtype).requires_grad_(dtype.is_differentiable))
         for s in samples
     ]
+
+
+def in_type(op: Primitive, d: Any, tensor: Any, *, track: bool) -> Any:
+    """Return an argument in another type; classes stay what they are."""
+    if op.name == "_mean_at_class" and not tensor.dtype.is_floating_point:
+        return tensor
+    return tensor.detach().to(d).requires_grad_(track and d.is_differentiable)
 
 
 def test_some_operators_have_a_short_way() -> None:
@@ -177,12 +185,7 @@ def test_both_ways_tell_the_same(op: Primitive, recorded: bool) -> None:
     taken = 0
     for dtype in (tp.float64, tp.float32, tp.int64):
         for sample in op.samples(Maker(op.name)):
-            args = replace(
-                sample.args,
-                lambda t, d=dtype: t.detach().to(d).requires_grad_(
-                    recorded and d.is_differentiable
-                ),
-            )  # fmt: skip
+            args = replace(sample.args, partial(in_type, op, dtype, track=recorded))
             short, long = both(lambda a=args, k=sample.kwargs: op.function(*a, **k))
             assert short == long
             given_ = dict(zip(op.names, args, strict=False)) | sample.kwargs

@@ -28,6 +28,7 @@ from tensorplay.ops import OPERATORS, Primitive
 from tensorplay.ops.node import PrimitiveNode
 from tensorplay.ops.quick import quick_call, quick_special, quick_write
 from tests.ops.sampling import Maker, replace
+from tests.ops.test_quick import in_type
 
 pytestmark = pytest.mark.skipif(_native.core is None, reason=f"extension: {_native.reason}")
 
@@ -189,10 +190,7 @@ def test_samples(op: Primitive, track: bool) -> None:
     taken = 0
     for dtype in (tp.float32, tp.float64, tp.float16, tp.int64, tp.bool, tp.complex64):
         for sample in op.samples(Maker(op.name)):
-            args = replace(
-                sample.args,
-                lambda t, d=dtype: t.detach().to(d).requires_grad_(track and d.is_differentiable),
-            )
+            args = replace(sample.args, functools.partial(in_type, op, dtype, track=track))
             if op.complete is not None:
                 key = (*map(slice, *args[1:4]),)
                 args = (args[0], key)

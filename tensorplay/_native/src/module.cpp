@@ -1,6 +1,7 @@
 // The module `tensorplay._native._core`.
 #include "engine.h"
 #include "ffi_abi.h"
+#include "formulas.h"
 #include "launch.h"
 #include "layout.h"
 #include "steps.h"
@@ -12,7 +13,13 @@ using namespace tensorplay;
 
 // What the Python code beside the extension expects of it: raised, here and in `_native/__init__.py`,
 // whenever either side changes in a way that the other has to know.
-constexpr long kInterface = 5;
+constexpr long kInterface = 6;
+
+using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+
+PyCFunction method(Fast function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
 
 int current_stream(int32_t, int32_t, void** out) {
   *out = nullptr;  // the cpu has no streams
@@ -111,6 +118,16 @@ PyMethodDef methods[] = {
     {"place_class", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(place_class)), METH_FASTCALL,
      "place_class(fallback, g, target, dim, ignore_index, classes): as fallback places them; one "
      "element of g stands for all."},
+    {"softmax", method(softmax), METH_FASTCALL,
+     "softmax(x, logarithm): the softmax along the last dimension, or its logarithm."},
+    {"softmax_gradient", method(softmax_gradient), METH_FASTCALL,
+     "softmax_gradient(g, out, logarithm): the gradient of what `softmax` returned."},
+    {"relu_gradient", method(relu_gradient), METH_FASTCALL,
+     "relu_gradient(g, out): `g`, zero where `out` is not positive."},
+    {"mean_at_class", method(mean_at_class), METH_FASTCALL,
+     "mean_at_class(x, target, ignore_index): the mean of the negative elements at classes."},
+    {"mean_at_class_gradient", method(mean_at_class_gradient), METH_FASTCALL,
+     "mean_at_class_gradient(g, target, ignore_index, classes): its gradient in the elements."},
     {"kept_memory", memory_kept, METH_O,
      "Bytes of freed results that are kept for new ones; a true argument gives them back."},
     {nullptr, nullptr, 0, nullptr},
@@ -130,7 +147,7 @@ PyMODINIT_FUNC PyInit__core() {
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
       !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
       !prepare_operator_call(module) || !prepare_grad_mode(module) ||
-      !prepare_short_ways(module) || !prepare_windows() || !prepare_pooling() || !prepare_steps() || capsule == nullptr ||
+      !prepare_short_ways(module) || !prepare_formulas() || !prepare_windows() || !prepare_pooling() || !prepare_steps() || capsule == nullptr ||
       PyModule_AddIntConstant(module, "interface", kInterface) != 0 ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);

@@ -7,18 +7,12 @@ PyObject* first_is_number = nullptr;
 PyObject* second_is_number = nullptr;
 PyObject* name_astype = nullptr;
 
-namespace {
-
-PyObject* none() { return Py_NewRef(Py_None); }
-
-// What a miss returns: the answer of the long way where there is one, else None.
 PyObject* missed(const ShortWay* way, PyObject* const* args, size_t flags, PyObject* names) {
   if (PyErr_Occurred()) return nullptr;
-  if (way->miss == nullptr) return none();
+  if (way->miss == nullptr) return Py_NewRef(Py_None);
   return PyObject_Vectorcall(way->miss, args, flags, names);
 }
 
-// Calls with another number of arguments, or with names: the long way takes or refuses them.
 PyObject* wrong_call(const ShortWay* way, PyObject* const* args, size_t flags, PyObject* names) {
   if (way->miss != nullptr) return missed(way, args, flags, names);
   PyErr_SetString(PyExc_TypeError, "a short way was called with other arguments than it takes");
@@ -37,6 +31,46 @@ PyObject* tuple_of(PyObject* const* items, Py_ssize_t count) {
   return made;
 }
 
+int wants_record(const ShortWay* way, bool tracked) {
+  return tracked && way->differentiable ? is_recording() : 0;
+}
+
+int are_defaults(const ShortWay* way, PyObject* const* rest, Py_ssize_t count) {
+  if (count == 0) return 1;
+  if (count == PyTuple_GET_SIZE(way->defaults)) {
+    Py_ssize_t i = 0;
+    while (i < count && rest[i] == PyTuple_GET_ITEM(way->defaults, i)) ++i;
+    if (i == count) return 1;
+  }
+  PyObject* given = tuple_of(rest, count);
+  if (given == nullptr) return -1;
+  const int same = PyObject_RichCompareBool(given, way->defaults, Py_EQ);
+  Py_DECREF(given);
+  if (same < 0) is_refusal();
+  return same;
+}
+
+PyObject* converted(const ShortWay* way, PyObject* const* rest, Py_ssize_t count) {
+  if (count != PyTuple_GET_SIZE(way->converters)) {
+    PyErr_SetString(PyExc_ValueError, "a short way was called with too few arguments");
+    return nullptr;
+  }
+  PyObject* made = PyTuple_New(count);
+  for (Py_ssize_t i = 0; made != nullptr && i < count; ++i) {
+    PyObject* value = PyObject_CallOneArg(PyTuple_GET_ITEM(way->converters, i), rest[i]);
+    if (value == nullptr) {
+      Py_CLEAR(made);
+    } else {
+      PyTuple_SET_ITEM(made, i, value);
+    }
+  }
+  return made;
+}
+
+namespace {
+
+PyObject* none() { return Py_NewRef(Py_None); }
+
 // The tuple (first, second, *rest), without `second` if it is null.
 PyObject* joined(PyObject* first, PyObject* second, PyObject* rest) {
   const Py_ssize_t before = second == nullptr ? 1 : 2;
@@ -49,11 +83,6 @@ PyObject* joined(PyObject* first, PyObject* second, PyObject* rest) {
     PyTuple_SET_ITEM(made, before + i, Py_NewRef(PyTuple_GET_ITEM(rest, i)));
   }
   return made;
-}
-
-// Whether a call on tensors that require grad is recorded: 1, 0, or -1 with an error set.
-int wants_record(const ShortWay* way, bool tracked) {
-  return tracked && way->differentiable ? is_recording() : 0;
 }
 
 // --- two tensors, or one and a number --------------------------------------------------------
@@ -108,10 +137,7 @@ bool record_two(const ShortWay* way, PyObject* out, PyArrayObject* result, int t
 
 PyObject* product(PyArrayObject* x, PyArrayObject* y) {
   if (PyArray_NDIM(x) != 2 || PyArray_NDIM(y) != 2) return nullptr;
-  PyObject* result = PyArray_MatrixProduct2(reinterpret_cast<PyObject*>(x),
-                                            reinterpret_cast<PyObject*>(y), nullptr);
-  if (result == nullptr) is_refusal();
-  return result;
+  return compute_product(reinterpret_cast<PyObject*>(x), reinterpret_cast<PyObject*>(y));
 }
 
 PyObject* function_of_two(const ShortWay* way, PyArrayObject* x, PyArrayObject* y) {
@@ -168,22 +194,6 @@ namespace {
 
 // --- one tensor and other arguments ----------------------------------------------------------
 
-// Whether the other arguments are the defaults, or left out: 1, 0, or -1 for a miss or an error.
-int are_defaults(const ShortWay* way, PyObject* const* rest, Py_ssize_t count) {
-  if (count == 0) return 1;
-  if (count == PyTuple_GET_SIZE(way->defaults)) {
-    Py_ssize_t i = 0;
-    while (i < count && rest[i] == PyTuple_GET_ITEM(way->defaults, i)) ++i;
-    if (i == count) return 1;
-  }
-  PyObject* given = tuple_of(rest, count);
-  if (given == nullptr) return -1;
-  const int same = PyObject_RichCompareBool(given, way->defaults, Py_EQ);
-  Py_DECREF(given);
-  if (same < 0) is_refusal();
-  return same;
-}
-
 PyObject* function_of_one(const ShortWay* way, int type, PyArrayObject* x, PyObject* const* rest,
                           Py_ssize_t count, bool usual) {
   if (usual && (way->compiled == Compiled::kSum || way->compiled == Compiled::kMean)) {
@@ -196,24 +206,6 @@ PyObject* function_of_one(const ShortWay* way, int type, PyArrayObject* x, PyObj
   Py_DECREF(given);
   if (result == nullptr) is_refusal();
   return array_from(result);
-}
-
-// The other arguments as the long way has them: what people pass may be changed later.
-PyObject* converted(const ShortWay* way, PyObject* const* rest, Py_ssize_t count) {
-  if (count != PyTuple_GET_SIZE(way->converters)) {
-    PyErr_SetString(PyExc_ValueError, "a short way was called with too few arguments");
-    return nullptr;
-  }
-  PyObject* made = PyTuple_New(count);
-  for (Py_ssize_t i = 0; made != nullptr && i < count; ++i) {
-    PyObject* value = PyObject_CallOneArg(PyTuple_GET_ITEM(way->converters, i), rest[i]);
-    if (value == nullptr) {
-      Py_CLEAR(made);
-    } else {
-      PyTuple_SET_ITEM(made, i, value);
-    }
-  }
-  return made;
 }
 
 // `rest` is null where it has the defaults.

@@ -43,7 +43,9 @@ struct ShortWay;
 using ViewFunction = PyObject* (*)(PyArrayObject* array, PyObject* const* rest, PyObject** normal);
 
 // What a declaration asks for beyond calls of its Python functions.
-enum class Compiled { kNothing, kProduct, kSum, kMean, kScaled };
+enum class Compiled { kNothing, kProduct, kSum, kMean, kScaled, kLinear, kRelu };
+
+constexpr Py_ssize_t kMostTensors = 3;  // among the arguments of a short way
 
 // A callable that Python makes by `short_way`, and that binds as a method does.
 struct ShortWay {
@@ -60,11 +62,13 @@ struct ShortWay {
   Loop loops[2];         // of `function`, by type
   ViewFunction view;
   Compiled compiled;
-  unsigned char saves[4];  // kSavesX | …, by which of two operands need gradients
+  unsigned char saves[1 << kMostTensors];  // kSavesX | …, by which operands need gradients
+  unsigned char tensors;   // how many arguments are tensors
+  unsigned char optional;  // which of them may be None, as bits
   bool elementwise, differentiable, casts, shortened, swaps;
 };
 
-enum : unsigned char { kSavesFirst = 1, kSavesSecond = 2, kSavesResult = 4 };
+enum : unsigned char { kSavesFirst = 1, kSavesSecond = 2, kSavesResult = 1 << kMostTensors };
 
 // --- quick_arrays.cpp: values ----------------------------------------------------------------
 
@@ -87,6 +91,8 @@ struct Operand {
   void read_number(int type);
 };
 
+// The loop of `add` where sums of few elements are no more than it; null if nobody knows, or an error.
+const Loop* sum_loop(int type);
 Loop find_loop(PyObject* function, int operands, int type);
 PyObject* compute_one(const ShortWay* way, int type, PyArrayObject* x);
 PyObject* compute_two(const ShortWay* way, int type, const Operand& x, const Operand& y);
@@ -95,6 +101,11 @@ int compute_into(const ShortWay* way, int type, const Operand& x, const Operand&
 // The same with `x + alpha * y`, by the loop of the way.
 int compute_scaled_into(const ShortWay* way, int type, const Operand& x, const Operand& y,
                         PyObject* alpha);
+// The product of two matrices; a miss as the others.
+PyObject* compute_product(PyObject* x, PyObject* y);
+// A product with the transpose of `weight`, and `bias` on each row, if that is not null; a miss where
+// the declaration's own function is needed.
+PyObject* compute_linear(int type, PyArrayObject* x, PyArrayObject* weight, PyArrayObject* bias);
 // The sum, or mean, of all elements; a miss where NumPy's own function is needed.
 PyObject* compute_sum(int type, PyArrayObject* x, bool mean);
 
@@ -117,6 +128,8 @@ bool synchronise(PyObject* tensor);  // false with an error set
 // Take a plain tensor of one of the types, or a number if `type` is known. Return the type, -1 for a
 // miss or an error.
 int read_tensor(PyObject* tensor, Operand& out);
+// The same of a tensor that has the type, or holds integers. False for a miss or an error.
+bool read_beside(PyObject* tensor, int type, Operand& out);
 bool is_tracked(PyObject* tensor);
 bool is_number(PyObject* object);
 
@@ -149,10 +162,25 @@ extern PyObject* python_versions;  // `quick._versions`
 
 inline ShortWay* way_of(PyObject* callable) { return reinterpret_cast<ShortWay*>(callable); }
 
+// What a miss returns: the answer of the long way where there is one, else None.
+PyObject* missed(const ShortWay* way, PyObject* const* args, size_t flags, PyObject* names);
+// Calls with another number of arguments, or with names: the long way takes or refuses them.
+PyObject* wrong_call(const ShortWay* way, PyObject* const* args, size_t flags, PyObject* names);
+bool is_plain_call(size_t flags, PyObject* names, Py_ssize_t least, Py_ssize_t most);
+// Whether a call on tensors that require grad is recorded: 1, 0, or -1 with an error set.
+int wants_record(const ShortWay* way, bool tracked);
+PyObject* tuple_of(PyObject* const* items, Py_ssize_t count);
+// Whether the other arguments are the defaults, or left out: 1, 0, or -1 for a miss or an error.
+int are_defaults(const ShortWay* way, PyObject* const* rest, Py_ssize_t count);
+// The other arguments as the long way has them: what people pass may be changed later.
+PyObject* converted(const ShortWay* way, PyObject* const* rest, Py_ssize_t count);
+
 PyObject* call_two(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
 PyObject* call_arguments(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
 PyObject* call_view(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
 PyObject* call_write(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
+// quick_tensors.cpp
+PyObject* call_tensors(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
 
 // Which operand of a record was a number: `node.FIRST_IS_NUMBER` and its like.
 extern PyObject* first_is_number;

@@ -15,8 +15,12 @@ namespace {
 
 constexpr long long kMostExact = 1LL << 53;  // integers up to here are doubles
 
+PyObject* add = nullptr;         // np.add
 PyObject* add_reduce = nullptr;  // np.add.reduce
 PyObject* multiply = nullptr;    // np.multiply
+PyObject* maximum = nullptr;     // np.maximum
+PyObject* dot = nullptr;         // np.dot
+PyObject* number_zero = nullptr;
 PyObject* names_of_out = nullptr;  // ("out",)
 
 npy_intp item_of(int type) { return PyDataType_ELSIZE(element_types[type].descr); }
@@ -179,12 +183,11 @@ int sums_agree(int type, const Loop& loop) {
   return 1;
 }
 
+}  // namespace
+
 const Loop* sum_loop(int type) {
   if (!sums_are_known[type]) {
-    PyObject* add = PyObject_GetAttrString(add_reduce, "__self__");
-    if (add == nullptr) return nullptr;
     const Loop loop = find_loop(add, 2, type);
-    Py_DECREF(add);
     int agree = 0;
     if (loop.run != nullptr) {
       agree = type == 0 ? sums_agree<npy_float>(type, loop) : sums_agree<npy_double>(type, loop);
@@ -195,8 +198,6 @@ const Loop* sum_loop(int type) {
   }
   return sums[type].run == nullptr ? nullptr : &sums[type];
 }
-
-}  // namespace
 
 bool is_refusal() {
   // What NumPy's functions raise at arguments that the long way refuses with better words, or knows how
@@ -267,6 +268,14 @@ Loop find_loop(PyObject* function, int operands, int type) {
 
 PyObject* compute_one(const ShortWay* way, int type, PyArrayObject* x) {
   const Loop& loop = way->loops[type];
+  if (way->compiled == Compiled::kRelu) {
+    const Loop most = find_loop(maximum, 2, type);
+    Operand zero;
+    zero.object = number_zero;
+    zero.read_number(type);
+    Run run(type);
+    if (most.run != nullptr && run.add(x) && run.add(zero)) return run.into_new(most);
+  }
   if (loop.run != nullptr) {
     Run run(type);
     if (run.add(x)) return run.into_new(loop);
@@ -326,6 +335,40 @@ int compute_scaled_into(const ShortWay* way, int type, const Operand& x, const O
   return 1;
 }
 
+PyObject* compute_product(PyObject* x, PyObject* y) {
+  return array_from(call_quietly(dot, x, y));
+}
+
+PyObject* compute_linear(int type, PyArrayObject* x, PyArrayObject* weight, PyArrayObject* bias) {
+  if (PyArray_NDIM(x) != 2 || PyArray_NDIM(weight) != 2) return nullptr;
+  const npy_intp rows = PyArray_DIM(x, 0), columns = PyArray_DIM(weight, 0);
+  if (PyArray_DIM(x, 1) != PyArray_DIM(weight, 1) || rows * columns > kMostDirect ||
+      PyArray_SIZE(weight) == 0) {
+    return nullptr;
+  }
+  Loop adding;
+  if (bias != nullptr) {
+    if (PyArray_NDIM(bias) != 1 || PyArray_DIM(bias, 0) != columns || !is_native(type, bias)) {
+      return nullptr;
+    }
+    adding = find_loop(add, 2, type);
+    if (adding.run == nullptr) return nullptr;
+  }
+  PyObject* turned = PyArray_Transpose(weight, nullptr);
+  if (turned == nullptr) return nullptr;
+  PyObject* result = compute_product(reinterpret_cast<PyObject*>(x), turned);
+  Py_DECREF(turned);
+  if (result == nullptr || bias == nullptr) return result;
+  const npy_intp item = item_of(type);
+  char* row = data_of(result);
+  for (npy_intp i = 0; i < rows; ++i, row += columns * item) {
+    char* data[3] = {row, PyArray_BYTES(bias), row};
+    const npy_intp strides[3] = {item, PyArray_STRIDE(bias, 0), item};
+    adding.run(data, &columns, strides, adding.data);
+  }
+  return result;
+}
+
 PyObject* compute_sum(int type, PyArrayObject* x, bool mean) {
   const int ndim = PyArray_NDIM(x);
   const bool together = ndim == 1 || PyArray_ISCONTIGUOUS(x);
@@ -349,15 +392,18 @@ PyObject* compute_sum(int type, PyArrayObject* x, bool mean) {
 bool prepare_quick_arrays() {
   PyObject* numpy = PyImport_ImportModule("numpy");
   if (numpy == nullptr) return false;
-  PyObject* add = PyObject_GetAttrString(numpy, "add");
+  add = PyObject_GetAttrString(numpy, "add");
   multiply = PyObject_GetAttrString(numpy, "multiply");
+  maximum = PyObject_GetAttrString(numpy, "maximum");
+  dot = PyObject_GetAttrString(numpy, "dot");
+  number_zero = PyLong_FromLong(0);
   Py_DECREF(numpy);
   if (add != nullptr) add_reduce = PyObject_GetAttrString(add, "reduce");
-  Py_XDECREF(add);
   PyObject* name = PyUnicode_InternFromString("out");
   names_of_out = name == nullptr ? nullptr : PyTuple_Pack(1, name);
   Py_XDECREF(name);
-  return add_reduce != nullptr && multiply != nullptr && names_of_out != nullptr;
+  return add_reduce != nullptr && multiply != nullptr && maximum != nullptr &&
+         dot != nullptr && number_zero != nullptr && names_of_out != nullptr;
 }
 
 }  // namespace tensorplay

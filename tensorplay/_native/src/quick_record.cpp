@@ -54,18 +54,36 @@ bool is_tracked(PyObject* tensor) {
   return tensor_layout.requires_grad.of(tensor) == Py_True;
 }
 
-int read_tensor(PyObject* tensor, Operand& out) {
+namespace {
+
+// Take a plain tensor of any type. False for a miss or an error.
+bool read_any(PyObject* tensor, Operand& out) {
   const TensorLayout& t = tensor_layout;
-  if (t.base.of(tensor) != Py_None && !synchronise(tensor)) return -1;
+  if (t.base.of(tensor) != Py_None && !synchronise(tensor)) return false;
   PyObject* array = t.array.of(tensor);
-  PyObject* dtype = t.dtype.of(tensor);
-  if (array == nullptr || !PyArray_CheckExact(array) || t.tangent.of(tensor) != Py_None) return -1;
-  const int type = dtype == element_types[0].dtype ? 0 : dtype == element_types[1].dtype ? 1 : -1;
-  if (type < 0) return -1;
+  if (array == nullptr || !PyArray_CheckExact(array) || t.tangent.of(tensor) != Py_None) {
+    return false;
+  }
   out.object = tensor;
   out.array = reinterpret_cast<PyArrayObject*>(Py_NewRef(array));
   out.tracked = is_tracked(tensor);
-  return type;
+  return true;
+}
+
+int type_of(PyObject* tensor) {
+  PyObject* dtype = tensor_layout.dtype.of(tensor);
+  return dtype == element_types[0].dtype ? 0 : dtype == element_types[1].dtype ? 1 : -1;
+}
+
+}  // namespace
+
+int read_tensor(PyObject* tensor, Operand& out) {
+  const int type = type_of(tensor);
+  return type >= 0 && read_any(tensor, out) ? type : -1;
+}
+
+bool read_beside(PyObject* tensor, int type, Operand& out) {
+  return read_any(tensor, out) && (type_of(tensor) == type || PyArray_ISINTEGER(out.array));
 }
 
 PyObject* finish(PyObject* array, int type) {

@@ -108,6 +108,7 @@ vectorcallfunc call_of(const char* kind) {
   if (std::strcmp(kind, "arguments") == 0) return call_arguments;
   if (std::strcmp(kind, "view") == 0) return call_view;
   if (std::strcmp(kind, "write") == 0) return call_write;
+  if (std::strcmp(kind, "tensors") == 0) return call_tensors;
   PyErr_Format(PyExc_ValueError, "no kind of short way: %s", kind);
   return nullptr;
 }
@@ -117,6 +118,8 @@ Compiled compiled_of(const char* name) {
     const char* name;
     Compiled value;
   } known[] = {{"matmul", Compiled::kProduct},
+               {"linear", Compiled::kLinear},
+               {"relu", Compiled::kRelu},
                {"sum", Compiled::kSum},
                {"mean", Compiled::kMean},
                {"add", Compiled::kScaled},
@@ -134,17 +137,18 @@ PyObject* short_way(PyObject*, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"kind",        "primitive",      "function",  "compiled", "miss",
                                 "defaults",    "plain",          "converters", "again",   "saves",
                                 "elementwise", "differentiable", "casts",     "shortened", "swaps",
-                                nullptr};
+                                "optional",    nullptr};
   const char* kind;
   const char* compiled = "";
   PyObject *primitive, *function, *miss = Py_None, *again = Py_None;
   PyObject *defaults = nullptr, *plain = nullptr, *converters = nullptr, *saves = nullptr;
+  PyObject* optional = nullptr;
   int elementwise = 0, differentiable = 0, casts = 0, shortened = 0, swaps = 0;
   if (!PyArg_ParseTupleAndKeywords(
-          args, kwargs, "sOO|$sOO!O!O!OO!ppppp", const_cast<char**>(names), &kind, &primitive,
+          args, kwargs, "sOO|$sOO!O!O!OO!pppppO!", const_cast<char**>(names), &kind, &primitive,
           &function, &compiled, &miss, &PyTuple_Type, &defaults, &PyTuple_Type, &plain,
           &PyTuple_Type, &converters, &again, &PyTuple_Type, &saves, &elementwise, &differentiable,
-          &casts, &shortened, &swaps)) {
+          &casts, &shortened, &swaps, &PyTuple_Type, &optional)) {
     return nullptr;
   }
   vectorcallfunc call = call_of(kind);
@@ -153,9 +157,18 @@ PyObject* short_way(PyObject*, PyObject* args, PyObject* kwargs) {
     PyErr_SetString(PyExc_RuntimeError, "set_layout and set_short_ways come first");
     return nullptr;
   }
-  unsigned char bits[4] = {0, 0, 0, 0};
+  const Py_ssize_t tensors = optional == nullptr ? 0 : PyTuple_GET_SIZE(optional);
+  if (tensors > kMostTensors) {
+    PyErr_Format(PyExc_ValueError, "a short way has at most %zd tensors", kMostTensors);
+    return nullptr;
+  }
+  unsigned char may_be_none = 0;
+  for (Py_ssize_t i = 0; i < tensors; ++i) {
+    if (PyTuple_GET_ITEM(optional, i) == Py_True) may_be_none |= static_cast<unsigned char>(1 << i);
+  }
+  unsigned char bits[1 << kMostTensors] = {};
   const Py_ssize_t rows = saves == nullptr ? 0 : PyTuple_GET_SIZE(saves);
-  for (Py_ssize_t i = 0; i < rows && i < 4; ++i) {
+  for (Py_ssize_t i = 0; i < rows && i < (1 << kMostTensors); ++i) {
     const long value = PyLong_AsLong(PyTuple_GET_ITEM(saves, i));
     if (value == -1 && PyErr_Occurred()) return nullptr;
     bits[i] = static_cast<unsigned char>(value);
@@ -179,6 +192,8 @@ PyObject* short_way(PyObject*, PyObject* args, PyObject* kwargs) {
   way->view = call == call_view ? find_view(compiled) : nullptr;
   way->compiled = compiled_of(compiled);
   std::memcpy(way->saves, bits, sizeof bits);
+  way->tensors = static_cast<unsigned char>(tensors);
+  way->optional = may_be_none;
   way->elementwise = elementwise != 0;
   way->differentiable = differentiable != 0;
   way->casts = casts != 0;
