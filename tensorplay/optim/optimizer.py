@@ -200,8 +200,10 @@ class Optimizer:
         """Forget the gradients of all parameters, or set their elements to zero."""
         for group in self.param_groups:
             for p in group["params"]:
-                if p._grad is not None:
-                    forget_gradient(p, set_to_none=set_to_none)
+                if set_to_none:
+                    p._grad = None
+                elif p._grad is not None:
+                    forget_gradient(p, set_to_none=False)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change the parameters by their gradients; those without one stay as they are.
@@ -223,12 +225,17 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for p in group["params"]:
+            for p in self._step_together(group):
                 if p._grad is not None:
                     self._step_one(p, group)
         for hook in tuple(self._hooks["after"].values()):
             hook(self, () if closure is None else (closure,), {})
         return loss
+
+    def _step_together(self, group: dict[str, Any]) -> list[Tensor]:
+        """Step with the parameters that one call can take, and return the others."""
+        params: list[Tensor] = group["params"]
+        return params
 
     def _step_one(self, p: Tensor, group: dict[str, Any]) -> None:
         grad: Any = p._grad

@@ -6,11 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from tensorplay._tensor import wrap
+from tensorplay import _native
+from tensorplay._tensor import Tensor, wrap
 from tensorplay.optim import fused as formulas
 from tensorplay.optim.optimizer import Array, Optimizer, at_least
 
 __all__ = ["SGD"]
+
+
+def _is_float32(value: Any) -> bool:
+    """Tell whether an option is a number that float32 can hold."""
+    return type(value) in (float, int) and abs(value) < 3e38
 
 
 class SGD(Optimizer):
@@ -84,6 +90,18 @@ class SGD(Optimizer):
                 f"dampening, got momentum={group['momentum']}, dampening={group['dampening']}."
             )
             raise ValueError(message)
+
+    def _step_together(self, group: dict[str, Any]) -> list[Tensor]:
+        params: list[Tensor] = group["params"]
+        numbers = tuple([group[name] for name in ("lr", "weight_decay", "momentum", "dampening")])
+        if _native.core is None or group["fused"] or not all(map(_is_float32, numbers)):
+            return params
+        lr, decay, momentum, dampening = numbers
+        left: list[Tensor] = _native.core.descend(
+            *(params, self.state, formulas.LEAST, lr, decay, momentum, 1 - dampening),
+            *(bool(group["nesterov"]), bool(group["maximize"])),
+        )
+        return left
 
     def _update_fused(
         self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]

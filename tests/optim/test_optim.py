@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
-from tensorplay import nn, optim
+from tensorplay import _native, nn, optim
 from tensorplay.optim import fused
 
 RNG = np.random.default_rng(11)
@@ -586,3 +586,86 @@ def test_a_plateau_lowers_the_rate() -> None:
     fresh = S.ReduceLROnPlateau(optimizer, "max")
     fresh.load_state_dict(rising.state_dict())
     assert fresh.best == 1.0
+
+
+# --- the step that the extension makes ------------------------------------------------------------
+
+
+def _after_steps(options: dict[str, Any]) -> list[Any]:
+    """Return all that some steps leave behind."""
+    rng = np.random.default_rng(3)
+    shapes = [((3, 4), np.float32), ((), np.float32), ((7,), np.float64), ((0, 2), np.float32)]
+    parameters = [nn.Parameter(tp.from_numpy(np.asarray(rng.normal(size=s), d))) for s, d in shapes]
+    parameters.append(nn.Parameter(tp.from_numpy(rng.normal(size=(3, 2))).t()))
+    parameters.append(nn.Parameter(tp.from_numpy(rng.normal(size=3)).half()))
+    parameters.append(nn.Parameter(tp.ones(2)))  # which has no gradient
+    optimizer = optim.SGD(parameters, **options)
+    for _ in range(3):
+        for p in parameters[:-1]:
+            noise = rng.normal(size=tuple(p.shape)).astype(p.detach().numpy().dtype)
+            p.grad = tp.from_numpy(np.asarray(noise))
+        parameters[0].grad = parameters[0].grad.t().contiguous().t()
+        optimizer.step()
+    state = optimizer.state_dict()["state"]
+    return [
+        [p.detach().numpy().tobytes() for p in parameters],
+        [p._version for p in parameters],
+        {n: {k: v.numpy().tobytes() for k, v in values.items()} for n, values in state.items()},
+    ]
+
+
+@pytest.mark.skipif(_native.core is None, reason=f"extension: {_native.reason}")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lr": 0.1},
+        {"lr": 1, "maximize": True},
+        {"lr": 0.1, "weight_decay": 0.01},
+        {"lr": 0.1, "momentum": 0.9},
+        {"lr": 0.3, "momentum": 0.7, "dampening": 0.1, "weight_decay": 0.2, "maximize": True},
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+    ],
+    ids=str,
+)
+def test_steps_of_the_extension_are_those_of_numpy(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = _after_steps(options)
+    monkeypatch.setattr(optim.SGD, "_step_together", optim.Optimizer._step_together)
+    assert _after_steps(options) == compiled
+
+
+@pytest.mark.skipif(_native.core is None, reason=f"extension: {_native.reason}")
+def test_what_the_extension_leaves_to_numpy() -> None:
+    def left(p: Any, **changed: Any) -> list[Any]:
+        options = {"most": 100, "momentum": 0.0, **changed}
+        state = changed.get("state", {p: {}})
+        return _native.core.descend(
+            [p], state, options["most"], 0.1, 0.0, options["momentum"], 1.0, False, False
+        )
+
+    def parameter(values: Any, grad: Any) -> Any:
+        p = nn.Parameter(tp.tensor(values))
+        p._grad = grad
+        return p
+
+    p = parameter([1.0, 2.0], tp.ones(2))
+    assert left(p) == []
+    assert p.tolist() == pytest.approx([0.9, 1.9])
+    for other in (
+        parameter([1.0, 2.0], tp.ones(3)),
+        parameter([1.0, 2.0], tp.ones(2, dtype=tp.float64)),
+        parameter([1.0, 2.0], tp.ones(4)[::2]),
+        nn.Parameter(tp.ones(2, dtype=tp.float16)),
+        nn.Parameter(tp.ones(2, device="meta")),
+    ):
+        assert left(other)[0] is other
+        assert other._version == 0
+    assert left(p, most=2)[0] is p
+    memory = np.ones(3, np.float32)
+    shifted = nn.Parameter(tp.from_numpy(memory)[:2])
+    shifted._grad = tp.from_numpy(memory)[1:]
+    assert left(shifted)[0] is shifted
+    assert left(p, momentum=0.5, state={p: {"momentum_buffer": tp.ones(3)}})[0] is p
+    with pytest.raises(KeyError):
+        left(p, state={})

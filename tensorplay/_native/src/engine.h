@@ -84,6 +84,9 @@ inline PyObject* dtype_in(const Slot& slot, PyObject* object) {
 // Return a tensor on an array, as Python's `wrap` does; null with an error set.
 PyObject* wrapped_gradient(PyObject* array, PyObject* dtype);
 
+// Count a write to the memory of a tensor; false with an error set.
+bool bump_version(PyObject* tensor);
+
 // Return the array, or a copy if anybody else has it or its memory.
 Ref owned_array(Ref array);
 

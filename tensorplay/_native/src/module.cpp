@@ -1,4 +1,5 @@
 // The module `tensorplay._native._core`.
+#include "descent.h"
 #include "engine.h"
 #include "ffi_abi.h"
 #include "formulas.h"
@@ -118,6 +119,9 @@ PyMethodDef methods[] = {
     {"place_class", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(place_class)), METH_FASTCALL,
      "place_class(fallback, g, target, dim, ignore_index, classes): as fallback places them; one "
      "element of g stands for all."},
+    {"descend", descend, METH_VARARGS,
+     "descend(parameters, states, most, lr, decay, momentum, share, nesterov, maximize): step with "
+     "the parameters of fewer elements than `most`, and return those that are left to NumPy."},
     {"softmax", method(softmax), METH_FASTCALL,
      "softmax(x, logarithm): the softmax along the last dimension, or its logarithm."},
     {"softmax_gradient", method(softmax_gradient), METH_FASTCALL,
@@ -147,7 +151,7 @@ PyMODINIT_FUNC PyInit__core() {
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
       !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
       !prepare_operator_call(module) || !prepare_grad_mode(module) ||
-      !prepare_short_ways(module) || !prepare_formulas() || !prepare_windows() || !prepare_pooling() || !prepare_steps() || capsule == nullptr ||
+      !prepare_short_ways(module) || !prepare_formulas() || !prepare_descent() || !prepare_windows() || !prepare_pooling() || !prepare_steps() || capsule == nullptr ||
       PyModule_AddIntConstant(module, "interface", kInterface) != 0 ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);

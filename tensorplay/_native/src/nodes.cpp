@@ -134,6 +134,8 @@ int is_ordinary(PyObject* present) {
   return inference ? inference.get() == Py_False : -1;
 }
 
+}  // namespace
+
 bool bump_version(PyObject* tensor) {
   PyObject* counter = tensor_layout.counter.of(tensor);
   if (counter_layout.is(counter)) {
@@ -147,8 +149,6 @@ bool bump_version(PyObject* tensor) {
   return static_cast<bool>(
       Ref::take(PyObject_CallMethodNoArgs(tensor, engine_objects.bump_version)));
 }
-
-}  // namespace
 
 PyObject* wrapped_gradient(PyObject* array, PyObject* dtype) {
   if (has_detours()) return PyObject_CallFunctionObjArgs(engine_objects.wrap, array, dtype, nullptr);
