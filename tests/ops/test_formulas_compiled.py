@@ -20,9 +20,9 @@ SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 88.0, -104.0, 1e-42]
 
 
 @st.composite
-def rows(draw: Any, *, most: int = 40) -> Any:
+def rows(draw: Any) -> Any:
     """Return an array with at least one element, of some type and rank."""
-    shape = (*draw(st.lists(st.integers(1, 5), max_size=2)), draw(st.integers(1, most)))
+    shape = (*draw(st.lists(st.integers(1, 5), max_size=2)), draw(st.integers(1, 40)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     x = rng.standard_normal(shape) * draw(st.sampled_from([1.0, 30.0]))
     if draw(st.booleans()):
@@ -57,18 +57,22 @@ def test_gradient_of_softmax(data: Any, logarithm: bool) -> None:
     assert same(core.softmax_gradient(g, out, logarithm), expected)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(x=rows())
 def test_gradient_of_relu(x: Any) -> None:
     g = np.random.default_rng(0).choice([1.5, -2.0, np.inf, np.nan], x.shape).astype(x.dtype)
     out = np.maximum(x, 0)
-    assert same(core.relu_gradient(g, out), np.where(out <= 0, x.dtype.type(0), g))
+    # Of any size: beyond some other threads run meanwhile.
+    large = np.tile(out.reshape(-1), 5000), np.tile(g.reshape(-1), 5000)
+    for result, gradient in ((out, g), large):
+        expected = np.where(result <= 0, x.dtype.type(0), gradient)
+        assert same(core.relu_gradient(gradient, result), expected)
 
 
 @settings(deadline=None, max_examples=80)
 @given(data=st.data())
 def test_mean_at_classes(data: Any) -> None:
-    x = data.draw(rows()).reshape(-1, data.draw(st.just(1)))
+    x = data.draw(rows()).reshape(-1, 1)
     x = np.concatenate([x, x + 1, -x], axis=1)
     target = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-1, 3, len(x))
     with np.errstate(all="ignore"):

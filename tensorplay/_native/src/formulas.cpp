@@ -17,11 +17,12 @@ struct Functions {
   PyObject *maximum, *subtract, *multiply, *divide, *exp, *log;
 } functions{};
 
-// The type of an array of one of the two types that lies in one run of memory, -1 of others.
-int type_of_run(PyObject* object) {
+// The type of an array of one of the two types that lies in one run of memory and is not too large,
+// -1 of others.
+int type_of_run(PyObject* object, npy_intp most = kMostDirect) {
   if (!PyArray_CheckExact(object)) return -1;
   auto* array = reinterpret_cast<PyArrayObject*>(object);
-  if (!PyArray_ISCARRAY_RO(array) || PyArray_SIZE(array) > kMostDirect) return -1;
+  if (!PyArray_ISCARRAY_RO(array) || PyArray_SIZE(array) > most) return -1;
   for (int type = 0; type < 2; ++type) {
     if (PyArray_DESCR(array) == element_types[type].descr) return type;
   }
@@ -172,15 +173,20 @@ namespace {
 
 template <typename T>
 void keep_where_positive(const T* g, const T* y, T* out, npy_intp count) {
-  for (npy_intp i = 0; i < count; ++i) out[i] = y[i] <= 0 ? T(0) : g[i];
+  for (npy_intp i = 0; i < count; ++i) {
+    const T value = g[i];  // read in any case, so that the compiler sees no branch
+    out[i] = y[i] <= 0 ? T(0) : value;
+  }
 }
 
 }  // namespace
 
 PyObject* relu_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 2) return PyErr_Format(PyExc_TypeError, "relu_gradient(g, out)");
-  const int type = type_of_run(args[0]);
-  if (type < 0 || type_of_run(args[1]) != type || !of_one_shape(array(args[0]), array(args[1]))) {
+  // Of any size: NumPy's choice takes a branch per element.
+  const int type = type_of_run(args[0], NPY_MAX_INTP);
+  if (type < 0 || type_of_run(args[1], NPY_MAX_INTP) != type ||
+      !of_one_shape(array(args[0]), array(args[1]))) {
     Py_RETURN_NONE;
   }
   PyObject* result = array_like(array(args[0]));
@@ -188,6 +194,7 @@ PyObject* relu_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const npy_intp size = PyArray_SIZE(array(args[0]));
   void *g = PyArray_DATA(array(args[0])), *y = PyArray_DATA(array(args[1]));
   void* out = PyArray_DATA(array(result));
+  PyThreadState* thread = size > kMostDirect ? PyEval_SaveThread() : nullptr;
   if (type == 0) {
     keep_where_positive(static_cast<npy_float*>(g), static_cast<npy_float*>(y),
                         static_cast<npy_float*>(out), size);
@@ -195,6 +202,7 @@ PyObject* relu_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
     keep_where_positive(static_cast<npy_double*>(g), static_cast<npy_double*>(y),
                         static_cast<npy_double*>(out), size);
   }
+  if (thread != nullptr) PyEval_RestoreThread(thread);
   return result;
 }
 
