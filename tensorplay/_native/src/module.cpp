@@ -16,9 +16,9 @@ using namespace tensorplay;
 // whenever either side changes in a way that the other has to know.
 constexpr long kInterface = 6;
 
-using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
-
-PyCFunction method(Fast function) {
+// What Python's table holds in place of a function with more arguments than its own type has.
+template <typename Function>
+PyCFunction method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
@@ -59,24 +59,24 @@ PyMethodDef methods[] = {
      "configure_apply(Function, SavedTensor, dtype, first_differentiable, takes_more, finish, "
      "hooks, no_node, miss, no_zeros): say what a call of a user's function needs of Python."},
     {"apply_plainly",
-     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(apply_plainly)), METH_FASTCALL,
+     method(apply_plainly), METH_FASTCALL,
      "apply_plainly(cls, args): call a user's function and record it; `miss`, before anything ran, "
      "if the call is Python's."},
-    {"record_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(record_call)),
+    {"record_call", method(record_call),
      METH_FASTCALL,
      "record_call(maker, ctx, formula, inputs, output): make a node the history of the only output; "
      "of a call whose context nobody fills ctx is None."},
-    {"run_backward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run_backward)),
+    {"run_backward", method(run_backward),
      METH_FASTCALL,
      "run_backward(roots, retain_graph, inputs, accumulate): run a reverse pass and return the "
      "gradients of the inputs; NotImplemented, before anything changed, if it is Python's."},
     {"backward_plainly",
-     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(backward_plainly)), METH_FASTCALL,
+     method(backward_plainly), METH_FASTCALL,
      "backward_plainly(tensor, gradient, retain_graph): run a reverse pass from one tensor and "
      "return True; False, before anything changed, if it is Python's."},
     {"set_short_ways", set_short_ways, METH_VARARGS,
      "set_short_ways(types, quietly, versions, patterns, most): say what the short ways share."},
-    {"short_way", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(short_way)),
+    {"short_way", method(short_way),
      METH_VARARGS | METH_KEYWORDS,
      "short_way(kind, primitive, function, *, ...): return the short way of an operator."},
     {"configure_ffi", configure_ffi, METH_VARARGS,
@@ -91,7 +91,7 @@ PyMethodDef methods[] = {
      "How many tensors of the allocator are not freed."},
     {"set_threads", set_threads, METH_O, "How many threads run the compiler's kernels from now on."},
     {"threads", get_threads, METH_NOARGS, "How many threads run the compiler's kernels."},
-    {"call_keeping", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_keeping)),
+    {"call_keeping", method(call_keeping),
      METH_FASTCALL,
      "call_keeping(function, *args): call a function whose large arrays are made of such memory."},
     {"convolve", convolve, METH_VARARGS,
@@ -108,15 +108,15 @@ PyMethodDef methods[] = {
     {"add_at_places", add_at_places, METH_VARARGS,
      "add_at_places(out, places, values): add numbers to elements of the last dimension and return "
      "True; False, before anything changed, where NumPy has to."},
-    {"multiply_matrices", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(multiply_matrices)), METH_FASTCALL,
+    {"multiply_matrices", method(multiply_matrices), METH_FASTCALL,
      "multiply_matrices(fallback, a, b): the product of two arrays, as fallback(a, b) gives it."},
-    {"multiply_turned", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(multiply_turned)), METH_FASTCALL,
+    {"multiply_turned", method(multiply_turned), METH_FASTCALL,
      "multiply_turned(fallback, a, b): its transpose, in memory of its own."},
-    {"sum_rows", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sum_rows)), METH_FASTCALL,
+    {"sum_rows", method(sum_rows), METH_FASTCALL,
      "sum_rows(fallback, x, size): the sum of the rows of a matrix, as fallback(x, size) gives it."},
-    {"pick_class", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(pick_class)), METH_FASTCALL,
+    {"pick_class", method(pick_class), METH_FASTCALL,
      "pick_class(fallback, x, target, dim, ignore_index): as fallback picks the classes."},
-    {"place_class", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(place_class)), METH_FASTCALL,
+    {"place_class", method(place_class), METH_FASTCALL,
      "place_class(fallback, g, target, dim, ignore_index, classes): as fallback places them; one "
      "element of g stands for all."},
     {"descend", descend, METH_VARARGS,
@@ -151,7 +151,8 @@ PyMODINIT_FUNC PyInit__core() {
   if (!prepare_layout() || !prepare_exchange() || !prepare_call_base(module) ||
       !prepare_launch(module) || !prepare_arrays(module) || !prepare_engine() ||
       !prepare_operator_call(module) || !prepare_grad_mode(module) ||
-      !prepare_short_ways(module) || !prepare_formulas() || !prepare_descent() || !prepare_windows() || !prepare_pooling() || !prepare_steps() || capsule == nullptr ||
+      !prepare_short_ways(module) || !prepare_formulas() || !prepare_descent() ||
+      !prepare_windows() || !prepare_pooling() || !prepare_steps() || capsule == nullptr ||
       PyModule_AddIntConstant(module, "interface", kInterface) != 0 ||
       PyModule_AddObjectRef(module, "exchange_table", capsule) != 0) {
     Py_XDECREF(capsule);
