@@ -16,7 +16,8 @@ import numpy as np
 
 from tensorplay import _native
 from tensorplay._detours import detours
-from tensorplay._dtype import DTYPES
+from tensorplay._device import device
+from tensorplay._dtype import DTYPES, dtype
 from tensorplay._methods import attach
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import grad_mode
@@ -24,7 +25,17 @@ from tensorplay.autograd import grad_mode
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Tensor", "from_dlpack", "from_numpy", "to_dlpack", "words", "writable_alias"]
+__all__ = [
+    "DTYPES",
+    "Tensor",
+    "device",
+    "dtype",
+    "from_dlpack",
+    "from_numpy",
+    "to_dlpack",
+    "words",
+    "writable_alias",
+]
 
 K_DL_UINT: Final = 1
 # DLPack's codes of the types that NumPy does not export; those of 8 bits came with version 1.1.

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplay._device import device
-from tensorplay._dlpack import Tensor
-from tensorplay._dtype import DTYPES, dtype
+from tensorplay._dlpack import DTYPES, Tensor, device, dtype
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.held import hold, opaque
 
