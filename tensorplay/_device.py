@@ -1,7 +1,8 @@
 """Devices: where the elements of a tensor lie.
 
-``cpu`` is NumPy memory. ``meta`` tensors have shape, type and strides but no elements. ``cuda`` is
-a valid name so that programs can ask for it; without a GPU build every use says so.
+``cpu`` is NumPy memory. ``meta`` tensors have shape, type and strides but no elements. ``cuda``
+is where operators of CUDA kernels run: such tensors are made of arrays of other libraries, by
+`tensorplay.from_dlpack`, and nothing else makes or computes on them.
 """
 
 from __future__ import annotations
@@ -98,8 +99,9 @@ _default = CPU
 def _usable(d: device, operator: str) -> device:
     if d.type == "cuda":
         message = (
-            f"[{operator}] argument 'device': expected cpu or meta, got {d}: this build of "
-            "tensorplay has no GPU tensors. Use device='cpu'."
+            f"[{operator}] argument 'device': expected cpu or meta, got {d}: a tensor there is made "
+            "of an array of another library, tensorplay.from_dlpack(cupy.ones(3)), for operators "
+            "with CUDA kernels. Use device='cpu'."
         )
         raise RuntimeError(message)
     if d.index:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import ml_dtypes
 import numpy as np
 
-from tensorplay import _native
+from tensorplay import _device, _native
 from tensorplay._detours import detours
 from tensorplay._device import device
 from tensorplay._dtype import DTYPES, dtype
 from tensorplay._methods import attach
-from tensorplay._tensor import Tensor, wrap
+from tensorplay._tensor import DeviceArray, Spec, Tensor, wrap
 from tensorplay.autograd import grad_mode
 
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ CODES: Final = {
 }
 LEGACY, VERSIONED = b"dltensor", b"dltensor_versioned"
 VERSION: Final = (1, 1)
+# A GPU's own memory, and memory that it shares with the host, as DLPack numbers kinds of devices.
+_CUDA: Final = (2, 13)
+_KINDS: Final = {"i": 0, "u": K_DL_UINT, "f": 2, "c": 5, "b": 6}
+_BY_CODE: Final = {
+    (CODES.get(d.numpy, _KINDS.get(d.numpy.kind)), 8 * d.itemsize): d for d in DTYPES
+}
 
 _get_name = ctypes.pythonapi.PyCapsule_GetName
 _get_name.restype, _get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -182,6 +188,9 @@ def _dlpack(
         message = "[__dlpack__] a tensor on device meta has no memory to exchange."
         raise BufferError(message)
     array = self._array
+    if isinstance(array, DeviceArray):
+        asked = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return array.source.__dlpack__(**{k: v for k, v in asked.items() if v is not None})
     if not isinstance(array, np.ndarray):
         message = "[__dlpack__] one sample of a batch (vmap) has no memory of its own to exchange."
         raise BufferError(message)  # noqa: TRY004  (what an exporter says)
@@ -212,6 +221,9 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
     if self.is_meta:
         message = "[__dlpack_device__] a tensor on device meta has no memory to exchange."
         raise BufferError(message)
+    if isinstance(self._array, DeviceArray):
+        kind, index = self._array.source.__dlpack_device__()
+        return int(kind), int(index)
     return (1, 0)
 
 
@@ -257,7 +269,8 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
     Returns
     -------
     Tensor
-        On that memory, unless it had to be copied.
+        On that memory, unless it had to be copied. An array on a GPU gives a tensor on device
+        cuda, for operators with CUDA kernels; ``device="cpu"`` copies it.
 
     Raises
     ------
@@ -271,8 +284,19 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
     if device is not None and str(device) != "cpu":
         message = f"[from_dlpack] argument 'device': expected cpu, got {device}."
         raise BufferError(message)
+    if device is None and not copy and on_gpu(obj):
+        return _on_device(obj)
     if _is_capsule(obj):
         capsule = obj
+    elif on_gpu(obj):
+        try:
+            capsule = obj.__dlpack__(max_version=VERSION, dl_device=(1, 0), copy=True)
+        except (TypeError, BufferError, ValueError) as error:
+            message = (
+                f"[from_dlpack] a {type(obj).__name__} does not copy itself to the cpu by DLPack: "
+                f"{error}. Copy it there by its own library first."
+            )
+            raise BufferError(message) from error
     elif not hasattr(obj, "__dlpack__"):
         message = (
             f"[from_dlpack] argument 'obj': expected an object with __dlpack__ or a capsule, got "
@@ -324,6 +348,34 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
     if copy or not array.flags.writeable:
         array = array.copy()
     return wrap(array)
+
+
+def on_gpu(obj: Any) -> bool:
+    """Tell whether an object of another library says that its elements lie on an NVIDIA GPU."""
+    if isinstance(obj, (Tensor, np.ndarray)) or not hasattr(type(obj), "__dlpack_device__"):
+        return False
+    return int(obj.__dlpack_device__()[0]) in _CUDA
+
+
+def _on_device(obj: Any) -> Tensor:
+    """Return a tensor that stands for an array on a GPU, which it keeps alive."""
+    try:
+        capsule = obj.__dlpack__(max_version=VERSION)
+    except TypeError:  # exporters older than version 1 take no such argument
+        capsule = obj.__dlpack__()
+    fields = _tensor_of(capsule)  # only read: whoever frees the capsule frees what it holds
+    key = (fields.code, fields.bits)
+    d = _BY_CODE.get(key) if fields.lanes == 1 else None
+    if d is None:
+        message = (
+            f"[from_dlpack] unsupported dlpack dtype: code {fields.code}, {fields.bits} bits, "
+            f"{fields.lanes} lanes."
+        )
+        raise BufferError(message)
+    shape = tuple(fields.shape[: fields.ndim])
+    strides = tuple(fields.strides[: fields.ndim]) if fields.strides else None
+    place = _device.device("cuda", int(fields.device_id))
+    return wrap(DeviceArray(Spec(shape, d, strides), obj, place), d)
 
 
 def shareable(array: npt.NDArray[Any]) -> bool:

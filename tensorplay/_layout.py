@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, overload
 
+from tensorplay import _device
+
 if TYPE_CHECKING:
     from tensorplay._dtype import dtype
 
 __all__ = [
+    "DeviceArray",
     "InferenceCounter",
     "MetaArray",
     "MovedCounter",
@@ -85,6 +88,8 @@ class MetaArray:
 
     #: Whether it stands for the samples of a batch, at which operators run in another way.
     is_batched: ClassVar[bool] = False
+    #: Where the elements lie.
+    device: ClassVar[_device.device] = _device.META
 
     def __init__(self, spec: Spec) -> None:
         self.shape = spec.shape
@@ -98,6 +103,35 @@ class MetaArray:
     def ndim(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
+
+
+class _Flags(NamedTuple):
+    """What is asked of a NumPy array's flags."""
+
+    c_contiguous: bool
+
+
+class DeviceArray(MetaArray):
+    """Stands in a tensor on a GPU: `source`, an array of another library, holds the elements.
+
+    Only what speaks DLPack reaches them, which kernels of operators do; nothing here does.
+    """
+
+    __slots__ = ("flags", "place", "source")
+
+    def __init__(self, spec: Spec, source: Any, place: _device.device) -> None:
+        super().__init__(spec)
+        self.source = source
+        self.place = place
+        steps = contiguous_strides(self.shape)
+        strides = steps if spec.strides is None else spec.strides
+        dense = all(n == 1 or s == c for n, s, c in zip(self.shape, strides, steps, strict=True))
+        self.flags = _Flags(self.size == 0 or dense)
+
+    @property
+    def device(self) -> _device.device:  # type: ignore[override]
+        """The GPU."""
+        return self.place
 
 
 class VersionCounter:

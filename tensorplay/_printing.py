@@ -104,7 +104,7 @@ def _body(array: Any) -> str:
 def _is_obvious(tensor: Tensor) -> bool:
     """Tell whether the shown numbers say the type."""
     d, default = tensor.dtype, _dtype.get_default_dtype()
-    if d is default or tensor.is_meta:
+    if d is default or tensor.is_meta or tensor.is_cuda:
         return d is default
     return tensor.numel() > 0 and (d.name in _OBVIOUS or d is default.to_complex())
 
@@ -112,9 +112,9 @@ def _is_obvious(tensor: Tensor) -> bool:
 def describe(tensor: Tensor) -> str:
     """Return the text of `tensor`: elements, and whatever is not the default."""
     notes: list[str] = []
-    if tensor.is_meta:
+    if tensor.is_meta or tensor.is_cuda:
         body = "..."
-        notes += ["device='meta'", f"size={tuple(tensor.shape)}"]
+        notes += [f"device='{tensor.device}'", f"size={tuple(tensor.shape)}"]
     else:
         body = _body(tensor._array)
         if tensor.numel() == 0 and tensor.ndim != 1:

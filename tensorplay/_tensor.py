@@ -14,6 +14,7 @@ import numpy as np
 from tensorplay import _device, _dtype, _printing
 from tensorplay._detours import detours, watching
 from tensorplay._layout import (
+    DeviceArray,
     InferenceCounter,
     MetaArray,
     MovedCounter,
@@ -114,7 +115,7 @@ class Tensor(TensorMethods):
     ) -> TensorT:
         self = blank(cls)
         if isinstance(data, Tensor):
-            self._array = data._array if data.is_meta else data._array.copy()
+            self._array = data._array if data.is_meta else data._elements("Tensor").copy()
             self._dtype = data._dtype
         else:
             d = _dtype.get_default_dtype()
@@ -143,12 +144,19 @@ class Tensor(TensorMethods):
     @property
     def device(self) -> device:
         """Where the elements lie."""
-        return _device.META if isinstance(self._array, MetaArray) else _device.CPU
+        array = self._array
+        return array.device if isinstance(array, MetaArray) else _device.CPU
 
     @property
     def is_meta(self) -> bool:
         """True when there are no elements."""
-        return isinstance(self._array, MetaArray)
+        array = self._array
+        return isinstance(array, MetaArray) and array.device is _device.META
+
+    @property
+    def is_cuda(self) -> bool:
+        """True when the elements lie on a GPU."""
+        return isinstance(self._array, DeviceArray)
 
     @property
     def is_cpu(self) -> bool:
@@ -246,6 +254,11 @@ class Tensor(TensorMethods):
     def _elements(self, operator: str) -> npt.NDArray[Any]:
         if isinstance(self._array, MetaArray):
             message = f"[{operator}] a tensor on device meta has no elements to read."
+            if self.is_cuda:
+                message = (
+                    f"[{operator}] a tensor on device {self.device} has no elements in main "
+                    "memory. Write x.detach().cpu()."
+                )
             raise NotImplementedError(message)
         if watching.recorder is not None:
             return watching.recorder.asked(self, operator)  # type: ignore[no-any-return]
@@ -536,7 +549,7 @@ class Tensor(TensorMethods):
                     f"tensor, got {value._dtype!r}."
                 )
                 raise RuntimeError(message)
-            if value.is_meta is not self.is_meta:
+            if value.device.type != self.device.type:
                 message = (
                     f"[grad] expected a gradient on device {self.device}, the device of the "
                     f"tensor, got {value.device}."
@@ -627,7 +640,7 @@ class Tensor(TensorMethods):
                 "the deepcopy protocol. Write x.detach().clone()."
             )
             raise RuntimeError(message)
-        array = self._array if self.is_meta else self._array.copy(order="K")
+        array = self._array if self.is_meta else self._elements("deepcopy").copy(order="K")
         result = blank(type(self))
         result._array, result._dtype = array, self._dtype
         result._requires_grad = self._requires_grad
@@ -642,6 +655,8 @@ class Tensor(TensorMethods):
         if self.grad_fn is not None:
             message = "[pickle] only graph leaves can be pickled. Write x.detach()."
             raise RuntimeError(message)
+        if self.is_cuda:
+            self._elements("pickle")
         if isinstance(self._array, MetaArray):
             spec = Spec(self._array.shape, self._dtype, self.stride())
             return _unpickle_meta, (spec, type(self), self._requires_grad, self._role)

@@ -152,6 +152,8 @@ def _groups(tensors: list[Tensor]) -> list[list[int]]:
     """Return the numbers of the tensors that have elements, those together that share memory."""
     spans = []
     for number, x in enumerate(tensors):
+        if x.is_cuda:
+            x._elements("save")  # which are not here: refused
         if not x.is_meta and x._array.size:
             low, high = np.lib.array_utils.byte_bounds(x._array)
             spans.append((low, high, number))

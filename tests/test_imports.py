@@ -154,6 +154,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
             "late",
             "dims",
             "documentation",
+            "elsewhere",
         },
     },
     {"tensorplay.utils": {"cpp_jit", "dlpack"}},

@@ -324,7 +324,10 @@ def add_to_grad(tensor: Tensor, grad: Tensor) -> None:
             tensor._grad = present + grad
         else:
             with grad_mode.no_grad():
-                present.add_(grad)
+                if present.is_cuda:  # whose memory is another library's
+                    present._array = (present + grad)._array
+                else:
+                    present.add_(grad)
 
 
 # From Python 3.14 on a count of references may leave out local variables: then it proves nothing.

@@ -102,6 +102,8 @@ class CustomPrimitive(Primitive):
         tensors = list(flatten(values))
         if not tensors:
             meta = _device.get_default_device().type == "meta"
+        elif meta:  # there are tensors without elements here
+            meta = not any(t.is_cuda for t in tensors)
         written = self._written(values)
         for tensor in written:
             check_writable(tensor, self.qualname)
@@ -123,14 +125,24 @@ class CustomPrimitive(Primitive):
         self, result: Any, values: list[Any], inner: list[Any], *, meta: bool = False
     ) -> Any:
         """Return what the kernel gave for `inner`, in place of `values`, as the caller gets it."""
-        outs = checked_results(self.schema, result, values, inner, meta=meta)
+        cuda = not meta and any(t.is_cuda for t in flatten(values))
+        device = "meta" if meta else "cuda" if cuda else "cpu"
+        outs = checked_results(self.schema, result, values, inner, device=device)
         if not self.schema.returns:
             return None
         return outs[0] if len(self.schema.returns) == 1 else tuple(outs)
 
     def _kernel(self, tensors: list[Tensor], *, meta: bool) -> Callable[..., Any]:
         if not meta:
-            return self.kernels.concrete(tensors[0].device.type if tensors else "cpu")
+            kinds = sorted({t.device.type for t in tensors}, reverse=True)
+            if len(kinds) > 1:
+                places = " and ".join(kinds)
+                message = (
+                    f"[{self.qualname}] expected all tensors on one device, got {places}. Write "
+                    "tensorplay.from_dlpack(cupy.asarray(x)) for those on cpu."
+                )
+                raise ValueError(message)
+            return self.kernels.concrete(kinds[0] if kinds else "cpu")
         if any(not t.is_meta and t.ndim for t in tensors):
             message = (
                 f"[{self.qualname}] expected all tensors on one device, got meta and cpu. "

@@ -132,9 +132,13 @@ class Kernels:
             known = ", ".join(sorted(k for k in self.by_key if k in DEVICE_TYPES)) or "none"
             off = ", ".join(sorted(str(k) for k in self.disabled))
             state = f" (switched off: {off})" if off else ""
+            advice = ""
+            if device == "cpu" and self.get("cuda") is not None:
+                advice = "Pass tensors on a GPU, tensorplay.from_dlpack(cupy.asarray(x)), or write "
             message = (
                 f"[{schema.full_name}] no kernel for device {device}; registered: {known}{state}. "
-                f"Write @tensorplay.library.register_kernel('{schema.full_name}', '{device}')."
+                f"{advice or 'Write '}"
+                f"@tensorplay.library.register_kernel('{schema.full_name}', '{device}')."
             )
             raise NotImplementedError(message)
         return kernel

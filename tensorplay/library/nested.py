@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensorplay._tensor import Tensor
+from tensorplay.ops.elsewhere import flatten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["flatten", "map_kind", "map_tensors"]
-
-
-def flatten(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among `values` and in their lists."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list):
-            yield from (t for t in value if isinstance(t, Tensor))
 
 
 def map_kind(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:

@@ -79,7 +79,7 @@ def named_results(schema: FunctionSchema) -> Any:
 
 
 def checked_results(
-    schema: FunctionSchema, result: Any, values: list[Any], inner: list[Any], *, meta: bool
+    schema: FunctionSchema, result: Any, values: list[Any], inner: list[Any], *, device: str
 ) -> list[Any]:
     """Return the results as a list that matches the schema, on tensor objects of their own.
 
@@ -91,8 +91,8 @@ def checked_results(
         What the kernel returned.
     values, inner
         The arguments of the call, and what the kernel got in place of them.
-    meta
-        Whether the tensors have no data.
+    device
+        Type of the device that the results must lie on.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def checked_results(
         if declared.alias is not None:
             outs.append(_written_argument(schema, number, out, values, inner))
         else:
-            outs.append(_result(schema, number, out, declared.type, meta=meta))
+            outs.append(_result(schema, number, out, declared.type, device=device))
     _check_aliases(schema, outs, values)
     return outs
 
@@ -126,8 +126,8 @@ def composite_results(schema: FunctionSchema, result: Any, values: list[Any]) ->
         if declared.alias is not None:
             _written_argument(schema, number, out, values, values)
         else:
-            meta = isinstance(out, Tensor) and out.is_meta
-            _result(schema, number, out, declared.type, meta=meta)
+            device = out.device.type if isinstance(out, Tensor) else ""
+            _result(schema, number, out, declared.type, device=device)
     return result
 
 
@@ -168,7 +168,9 @@ def _written_argument(
     raise ResultError(message)
 
 
-def _result(schema: FunctionSchema, number: int, out: Any, kind: SchemaType, *, meta: bool) -> Any:
+def _result(
+    schema: FunctionSchema, number: int, out: Any, kind: SchemaType, *, device: str
+) -> Any:
     if out is None and kind.optional:
         return None
     try:
@@ -189,10 +191,9 @@ def _result(schema: FunctionSchema, number: int, out: Any, kind: SchemaType, *, 
             f"{type(out).__name__}.{advice}"
         )
         raise ResultError(message) from None
-    if isinstance(found, Tensor) and found.is_meta is not meta:
-        expected = "meta" if meta else "cpu"
+    if isinstance(found, Tensor) and found.device.type != device:
         message = (
-            f"[{schema.full_name}] result {number}: expected a tensor on device {expected}, got "
+            f"[{schema.full_name}] result {number}: expected a tensor on device {device}, got "
             f"one on {found.device}."
         )
         raise ResultError(message)
@@ -252,7 +253,7 @@ def _one_result(out: Any, base: str) -> Any:
 
 def overlap(a: Tensor, b: Tensor) -> bool:
     """Tell whether two tensors share memory; True where that is too dear to find out."""
-    if a.is_meta or b.is_meta:
+    if not (a.is_cpu and b.is_cpu):
         return a._array is b._array
     if not np.may_share_memory(a._array, b._array):
         return False

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplay import _device, _dtype
+from tensorplay._dlpack import from_dlpack
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
+from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import SCALARS, check_held, reject
 from tensorplay.ops.dims import broadcasts_to, is_dense, strides_of
 from tensorplay.ops.dispatch import overridable_method
@@ -138,6 +140,16 @@ def _to(
     if non_blocking is not False:
         _check_flag("to", "non_blocking", non_blocking)
     d = self._dtype if dtype is None else _dtype.as_dtype(dtype, "to")
+    if self.is_cuda and device is not None and str(device) == "cpu":
+        if self.requires_grad and grad_mode.state.enabled:
+            message = (
+                "[to] a copy from a GPU to the cpu is not recorded, and the tensor requires grad. "
+                "Write x.detach().cpu()."
+            )
+            raise RuntimeError(message)
+        return from_dlpack(self._array.source, device="cpu").to(d)
+    if self.is_cuda and device is not None and str(device) in ("cuda", str(self.device)):
+        device = None  # it is there
     target = self.device if device is None else _device.as_device(device, "to")
     if target.type != self.device.type:
         if self.is_meta:

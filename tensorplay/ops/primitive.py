@@ -23,6 +23,7 @@ from tensorplay.autograd import batched, forward_ad, grad_mode
 from tensorplay.autograd.graph import Edge, edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.ops.arguments import SCALARS, converter, reject
+from tensorplay.ops.elsewhere import flatten, run_elsewhere
 from tensorplay.ops.node import (
     OTHER,
     TENSOR,
@@ -335,14 +336,16 @@ class Primitive(Operator):
             raise kind(message) from error
 
     def _run_meta(self, values: list[Any]) -> Any:
-        for value in values:
-            for tensor in value if isinstance(value, list) else (value,):
-                if isinstance(tensor, Tensor) and not tensor.is_meta and tensor.ndim:
-                    message = (
-                        f"[{self.schema.qualname}] expected all tensors on one device, got meta "
-                        "and cpu. Write x.to('meta')."
-                    )
-                    raise ValueError(message)
+        tensors = list(flatten(values))
+        if any(t.is_cuda for t in tensors):
+            name = self.schema.qualname
+            return run_elsewhere(name, values, lambda: self.rule(*self.specs(values)))
+        if any(not t.is_meta and t.ndim for t in tensors):
+            message = (
+                f"[{self.schema.qualname}] expected all tensors on one device, got meta and cpu. "
+                "Write x.to('meta')."
+            )
+            raise ValueError(message)
         result = self.rule(*self.specs(values))
         many = not isinstance(result, Spec)
         outs = tuple(wrap(MetaArray(r), r.dtype) for r in (result if many else (result,)))
@@ -401,6 +404,12 @@ class Primitive(Operator):
             written: Tensor = watching.recorder.write(self, values)
             return written
         check_writable(target, where)
+        if target.is_cuda:
+            message = (
+                f"[{where}] tensors on device cuda are written by operators with CUDA kernels "
+                f"only. Write the out-of-place form `{self.name}`."
+            )
+            raise NotImplementedError(message)
         out = self._run(values, arrays, meta=meta)
         if out._array.shape != target._array.shape:
             message = (

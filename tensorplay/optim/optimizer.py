@@ -240,7 +240,13 @@ class Optimizer:
     def _step_one(self, p: Tensor, group: dict[str, Any]) -> None:
         grad: Any = p._grad
         x, g = p._array, grad._array
-        if p.is_meta:
+        if not p.is_cpu:
+            if p.is_cuda:
+                message = (
+                    f"[{self._name}] expected parameters on cpu, got one on {p.device}. Optimizers "
+                    "write main memory; keep the parameter there."
+                )
+                raise NotImplementedError(message)
             return
         if x.shape != g.shape:  # since `p.data` was set: NumPy would repeat a smaller one
             message = (
