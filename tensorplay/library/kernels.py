@@ -98,6 +98,12 @@ class Kernels:
             self.by_key = {**self.by_key, **dict.fromkeys(keys, function)}
             self._choose()
 
+    def drop(self, key: str | None) -> None:
+        """Take away the kernel under a key."""
+        with self._lock:
+            self.by_key = {k: f for k, f in self.by_key.items() if k != key}
+            self._choose()
+
     def _choose(self) -> None:
         self.on_cpu = self.get("cpu") or self.get(DEFAULT)
 

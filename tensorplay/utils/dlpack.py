@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tensorplay._dlpack import from_dlpack, to_dlpack, writable_alias
+from tensorplay._dlpack import from_dlpack, on_gpu, to_dlpack, writable_alias
 
-__all__ = ["from_dlpack", "to_dlpack", "writable_alias"]
+__all__ = ["from_dlpack", "on_gpu", "to_dlpack", "writable_alias"]

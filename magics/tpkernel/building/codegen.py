@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tensorplay.library.modules.shapes import Dims, is_alike, same_shape
 from tensorplay.library.modules.spec import DTYPES, Allocated, Argument, CellSpec, KernelSpec
+from tpkernel.building.cuda_codegen import launching
 from tpkernel.cpp.scalar_types import bare_type
 from tpkernel.cpp.views import view_of
 
@@ -24,6 +25,7 @@ _KINDS = {
     "bool": "TP_KIND_BOOL",
     "other": "TP_KIND_ANY",
 }
+_DEVICES = {"cpu": "0", "cuda": "kDLCUDA"}
 # Of DLPack: code, bits, lanes.
 _DLPACK: Mapping[str, str] = {
     "bool": "{kDLBool, 8, 1}",
@@ -127,9 +129,12 @@ def _export(kernel: KernelSpec) -> str:
         lines.append(f"static const char* const {names}[] = {{{', '.join(map(_text, symbols))}}};")
     lines.append(
         f"static const tp_guard tp_guard_{tag} = {{{_text(kernel.title)}, {table}, {len(rows)}, "
-        f"{len(variables)}, {names}, {len(symbols)}, 0}};"
+        f"{len(variables)}, {names}, {len(symbols)}, {_DEVICES[kernel.device]}}};"
     )
-    body = _dispatch(kernel, variables) if kernel.style == "views" else _forward(kernel)
+    if kernel.launch is not None:
+        body = launching(kernel, variables)
+    else:
+        body = _dispatch(kernel, variables) if kernel.style == "views" else _forward(kernel)
     lines += [
         f'extern "C" __attribute__((visibility("default"))) int __tvm_ffi_{tag}(',
         "    void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {",

@@ -1,13 +1,15 @@
 """Cells of CUDA text: which functions they bind, and their build by cpp_jit's way for CUDA.
 
-A cell with a kernel (``__global__``) in it is one. A text of kernels alone binds these, to be
-called on a grid; where functions for the host launch them, the cell binds those functions. What
-such a cell cannot have (operators in front matter, typed views, options of the C++ compiler) is
-refused here, with what there is instead.
+A cell with a kernel (``__global__``) in it is one. Kernels that front matter declares, or that take
+typed views, make operators (:mod:`tpkernel.cells.cuda_reading`). Without these a text of kernels
+alone binds them, to be called on a grid; where functions for the host launch them, the cell binds
+those functions. What such a cell cannot have (options of the C++ compiler, includes of other cells)
+is refused here, with what there is instead.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,7 +21,15 @@ from tensorplay.utils.cpp_jit.compile import Unit
 from tensorplay.utils.cpp_jit.cuda_build import CudaUnit, build_cuda
 from tensorplay.utils.cpp_jit.flags import Options, checked
 from tensorplay.utils.cpp_jit.source import Function as Scanned, scan
+from tpkernel.building.codegen import export_source
+from tpkernel.building.cuda_codegen import (
+    device_preamble,
+    entries,
+    host_preamble,
+    instances,
+)
 from tpkernel.cells.cell import Cell
+from tpkernel.cells.cuda_reading import has_operators, read_operators
 from tpkernel.cells.flags import limited_compilers, split_flags
 from tpkernel.cells.reading import CellReader, Options as ReadingOptions, cpp_defaults
 from tpkernel.cpp.functions import Function
@@ -42,8 +52,8 @@ __all__ = [
 #: What the report of such a cell says at its end.
 CUDA_NOTE = (
     "A CUDA cell: kernels are called on a grid, name[blocks, threads](…), with tensors of any "
-    "library that are on a GPU. There is no operator, no check and no gradient of it; write "
-    "tensorplay.library.custom_op around a call."
+    "library that are on a GPU. For an operator with a gradient, declare it in front matter: "
+    "/*--- op: mylib::name(Tensor x) -> Tensor ---*/, each key on its own line."
 )
 _KERNEL = re.compile(r"\b__global__\b")
 _DEVICE = re.compile(r"\b__(?:global|device)__\b")
@@ -80,21 +90,17 @@ def read_cuda(cell: Cell, options: ReadingOptions) -> CellSpec:
     Raises
     ------
     CellError
-        It declares operators or has typed views, or nothing can be bound.
+        An operator does not fit its kernel, or nothing can be bound.
     """
-    if cell.entries:
-        message = (
-            "a CUDA cell (__global__) declares no operators. Remove the front matter; bind kernels "
-            "and functions, and make an operator in Python: @tensorplay.library.custom_op around "
-            "a function that launches them"
-        )
-        raise cell.error(message, line=cell.entries[0].line)
     if included_names(cell.text):
         message = (
             "a CUDA cell (__global__) includes no other cells. Write functions that several cells "
             'share into a header of your folder, and #include "name.h"'
         )
         raise cell.error(message)
+    marked = [f for f in cell.functions if _is_kernel(cell, f)]
+    if has_operators(cell, marked):
+        return _read_operators(cell, options, marked)
     reader = CellReader(cell, options)
     reader.check_functions()
     scanned = {f.name: f for f in scan(cell.text).functions}
@@ -131,6 +137,29 @@ def read_cuda(cell: Cell, options: ReadingOptions) -> CellSpec:
     )
 
 
+def _is_kernel(cell: Cell, function: Function) -> bool:
+    """Whether ``__global__`` stands before a function's name, bounds of its launch in between."""
+    lines = cell.text.split("\n")[: function.line - cell.first_line + 1]
+    before = "\n".join([*lines[:-1], lines[-1][: function.column - 1]])
+    head = re.split(r"[;{}]", scan(before).code)[-1]
+    return _KERNEL.search(head) is not None
+
+
+def _read_operators(cell: Cell, options: ReadingOptions, kernels: Sequence[Function]) -> CellSpec:
+    """Read a cell with operators, in which all else is code for the device."""
+    CellReader(cell, options).check_functions()
+    for function in cell.functions:
+        head = function.return_type + (cell.line_text(function.line) or "")
+        if function not in kernels and not _DEVICE.search(head):
+            message = (
+                f"'{function.name}' is a function for the host, which a CUDA cell with operators "
+                "cannot have: kernels are launched as launch: says. Mark it __device__, or put "
+                "functions that launch kernels into a cell of their own, without operators"
+            )
+            raise cell.error(message, line=function.line, subject=function.name)
+    return read_operators(cell, options, kernels)
+
+
 def _sorted(
     cell: Cell, reader: CellReader, scanned: dict[str, Scanned]
 ) -> tuple[list[Function], list[Function], list[tuple[str, str]]]:
@@ -143,8 +172,8 @@ def _sorted(
         marks = scanned[function.name].result if function.name in scanned else function.return_type
         if function.has_views:
             message = (
-                "typed views (tp::In, tp::Out) are for C++ cells. In a kernel take pointers such "
-                "as const float*, in a function that launches it tvm::ffi::TensorView"
+                "typed views (tp::In, tp::Out) are for kernels here. In a function that launches "
+                "one take tvm::ffi::TensorView"
             )
             raise cell.error(message, line=function.line, subject=function.name)
         if not _DEVICE.search(marks):
@@ -232,15 +261,24 @@ def compile_cuda(request: Request, cell: Cell, spec: CellSpec, source_name: str)
         raise cell.error(str(problem)) from None
     device: Sequence[str] = [*flags.cflags, *(f"-D{macro}" for macro in flags.macros)]
     with limited_compilers(request.jobs):
+        options = Options(
+            cuda_cflags=checked("--flags", device), ldflags=checked("--flags", flags.ldflags)
+        )
+        name = request.name or spec.bound_names[0]
         unit = Unit(
-            request.name or spec.bound_names[0],
+            name,
             cpp_jit.Source(cell.text, source_name, cell.first_line),
             dict.fromkeys((f.name for f in spec.functions), ""),
-            options=Options(
-                cuda_cflags=checked("--flags", device), ldflags=checked("--flags", flags.ldflags)
-            ),
+            instances(spec),
+            device_preamble(spec),
+            options,
         )
-        return build_cuda(CudaUnit(None, unit, {}))
+        host = None
+        if spec.operators:
+            exported = dataclasses.replace(spec, functions=())
+            none = cpp_jit.Source("", "<operators>")
+            host = Unit(name, none, {}, export_source(exported), host_preamble(spec), options)
+        return build_cuda(CudaUnit(host, unit, {}, launched=entries(spec)))
 
 
 def cuda_facts(build: cpp_jit.Build) -> CudaFacts | None:

@@ -40,7 +40,7 @@ from tpkernel.cells.hints import hints, with_hint
 from tpkernel.cells.reading import Options as ReadingOptions, read_cell
 from tpkernel.checks.running import check, with_records
 from tpkernel.checks.suite import CHECKS
-from tpkernel.cpp.includes import expand
+from tpkernel.cpp.includes import Included, expand
 from tpkernel.errors import CellError, KernelCrash
 from tpkernel.notebook.kernels import Function, KernelModule, Operator
 from tpkernel.packaging.export import Origin
@@ -95,23 +95,20 @@ def build_cell(
         alias_ok=request.alias_ok,
         option_line=request.option_line,
     )
-    if is_cuda(cell.text):
-        return _build_cuda_cell(request, cell, options, on_read)
+    cuda = is_cuda(cell.text)
+    if cuda:
+        refuse_options(request, cell)
     try:
-        spec = read_cell(cell, options)
+        spec = read_cuda(cell, options) if cuda else read_cell(cell, options)
     except CellError as problem:
         raise with_hint(cell, problem) from None
     on_read(cell, spec)
-    included = expand(cell, request.shared)
-    for other in included.cells:
-        if is_cuda(other.text):
-            message = (
-                f"{other.cell} is a CUDA cell (__global__), which a C++ cell cannot include. Call "
-                "its functions from Python"
-            )
-            raise cell.error(message)
+    included = None if cuda else _included(request, cell)
     parsed = time.perf_counter()
-    found = compile_cell(request, cell, spec, included, watch)
+    if included is None:
+        found = _compiled_cuda(request, cell, spec)
+    else:
+        found = compile_cell(request, cell, spec, included, watch)
     built = time.perf_counter()
     once = found.shared_seconds if found.shared_seconds >= _WORTH_SAYING else 0.0
     kernels = _kernels(request, cell, spec, found)
@@ -128,8 +125,10 @@ def build_cell(
         o.opname: Operator(definitions[o.opname], o) for o in spec.operators if not o.helper
     }
     for function in spec.functions:
-        members[function.name] = Function(getattr(kernels, function.name), function, copies=copies)
-    origin = Origin(dataclasses.replace(request, text=included.whole), spec, definitions)
+        call = getattr(kernels, function.name)  # of CUDA text as it is: called on a grid
+        members[function.name] = call if cuda else Function(call, function, copies=copies)
+    whole = request if included is None else dataclasses.replace(request, text=included.whole)
+    origin = Origin(whole, spec, definitions)
     for member in members.values():
         if isinstance(member, Operator):
             member.origin, member.library = origin, str(found.library)
@@ -141,7 +140,10 @@ def build_cell(
         build=dataclasses.replace(_build_facts(found, cell, ready - start), once_seconds=once),
         operators=tuple(_operator_facts(o) for o in spec.operators),
         functions=tuple(
-            FunctionFacts(f.name, f.doc, tuple(f.guard_text()), f.line) for f in spec.functions
+            function_facts(f)
+            if cuda
+            else FunctionFacts(f.name, f.doc, tuple(f.guard_text()), f.line)
+            for f in spec.functions
         ),
         steps={
             "parse": parsed - start,
@@ -149,53 +151,34 @@ def build_cell(
             "load": ready - built,
             "ready": ready - start,
         },
-        findings=hints(cell, spec),
-        notes=_notes(spec, once),
+        findings=() if cuda else hints(cell, spec),
+        notes=_notes(spec, once, cuda=cuda),
         module=module,
         origin=origin,
     )
     return BuiltCell(request, spec, str(found.library), members, definitions, kernels, report)
 
 
-def _build_cuda_cell(
-    request: Request,
-    cell: Cell,
-    options: ReadingOptions,
-    on_read: Callable[[Cell, CellSpec], None],
-) -> BuiltCell:
-    """Build and load a cell of CUDA text; it takes no GPU, and calls say what they need."""
-    start = time.perf_counter()
-    refuse_options(request, cell)
-    spec = read_cuda(cell, options)
-    on_read(cell, spec)
-    parsed = time.perf_counter()
+def _included(request: Request, cell: Cell) -> Included:
+    """Return the text of a C++ cell with the cells that it includes."""
+    included = expand(cell, request.shared)
+    for other in included.cells:
+        if is_cuda(other.text):
+            message = (
+                f"{other.cell} is a CUDA cell (__global__), which a C++ cell cannot include. Call "
+                "its functions from Python"
+            )
+            raise cell.error(message)
+    return included
+
+
+def _compiled_cuda(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Build:
+    """Compile a cell of CUDA text; it takes no GPU, and calls say what they need."""
     try:
-        found = compile_cuda(request, cell, spec, STABLE_NAME)
+        return compile_cuda(request, cell, spec, STABLE_NAME)
     except cpp_jit.BuildError as problem:
         refuse_open_brace(cell)
         raise renamed_error(problem, ((STABLE_NAME, cell.name),)) from None
-    built = time.perf_counter()
-    library = found.load()
-    members: dict[str, Any] = {f.name: library[f.name] for f in spec.functions}
-    ready = time.perf_counter()
-    made = _build_facts(found, cell, ready - start)
-    report = Report(
-        cell=cell.name,
-        bound=(request.name,) if request.name else tuple(members),
-        build=dataclasses.replace(made, cuda=cuda_facts(found)),
-        functions=tuple(map(function_facts, spec.functions)),
-        steps={
-            "parse": parsed - start,
-            "compile": built - parsed,
-            "load": ready - built,
-            "ready": ready - start,
-        },
-        notes=(*(f"{name} is not bound: {reason}." for name, reason in spec.skipped), CUDA_NOTE),
-        module=KernelModule(request.name or _title(spec), members, str(found.library)),
-        origin=Origin(request, spec, {}),
-    )
-    kernels = SimpleNamespace(**members)
-    return BuiltCell(request, spec, str(found.library), members, {}, kernels, report)
 
 
 def _kernels(request: Request, cell: Cell, spec: CellSpec, found: cpp_jit.Build) -> SimpleNamespace:
@@ -206,7 +189,7 @@ def _kernels(request: Request, cell: Cell, spec: CellSpec, found: cpp_jit.Build)
     if cell.source.runs_on_load and not request.in_process:
         _try_initialisers(spec, found, request.budget)
     kernels = kernels_of(spec.kernels, found.load())
-    if may_print(cell.text):
+    if found.cuda is None and may_print(cell.text):
         for name, call in list(vars(kernels).items()):
             setattr(kernels, name, PrintingKernel(call))
     return kernels
@@ -267,17 +250,22 @@ def _build_facts(build: cpp_jit.Build, cell: Cell, ready: float) -> BuildFacts:
         ),
         log=build.log.replace(STABLE_NAME, cell.name),
         inputs=key_inputs(build),
+        cuda=cuda_facts(build),
     )
+
+
+_LANGUAGES = {"cpu": "C++ function", "cuda": "CUDA kernel"}
 
 
 def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
     source = operator_source(spec)
+    launch = spec.kernel.launch
     derivatives = []
     for derivative in spec.derivatives:
         if derivative.formula is not None:
             text = derivative.formula.text
         elif spec.backward is not None and not derivative.none:
-            text = f"C++ function {spec.backward.operator}"
+            text = f"{_LANGUAGES[spec.kernel.device]} {spec.backward.operator}"
         else:
             text = "none, as declared"
         if derivative.surrogate:
@@ -289,7 +277,7 @@ def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
     return OperatorFacts(
         name=spec.name,
         schema=spec.schema,
-        kernel=spec.kernel.doc,
+        kernel=spec.kernel.doc + (f", launched with {launch.text}" if launch else ""),
         origin=spec.origin,
         doc=spec.doc,
         guards=tuple(spec.kernel.guard_text()),
@@ -301,14 +289,16 @@ def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
     )
 
 
-def _notes(spec: CellSpec, once: float) -> tuple[str, ...]:
+def _notes(spec: CellSpec, once: float, *, cuda: bool) -> tuple[str, ...]:
     first = (
         f"This was the first build of its kind with this compiler: besides it, {once:.1f} s went "
         "into what later cells share."
     )
     notes = [first] if once else []
     notes += [f"{name} is not bound: {reason}." for name, reason in spec.skipped]
-    if spec.functions and not spec.operators:
+    if cuda and not spec.operators:
+        notes.append(CUDA_NOTE)
+    elif spec.functions and not spec.operators:
         notes.append(
             "Bound as plain functions. For an operator with a gradient, declare it in front "
             "matter: /*--- op: mylib::name(Tensor x) -> Tensor ---*/, each key on its own line."

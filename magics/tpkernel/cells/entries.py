@@ -603,11 +603,16 @@ class EntryReader:
 
     def layout(self, kernel: KernelSpec) -> bool:
         """Read ``devices`` and ``layout``; tell whether strided inputs are copied."""
-        devices = self.entry.values.get("devices", ["cpu"])
+        own = self.parent.device
+        language = {"cpu": "C++", "cuda": "CUDA"}[own]
+        devices = self.entry.values.get("devices", [own])
         for device in devices if isinstance(devices, list) else [devices]:
-            if device != "cpu":
-                message = f"device '{device}': this kernel is C++ and runs on cpu"
+            if device != own:
+                message = f"device '{device}': this kernel is {language} and runs on {own}"
                 raise self.error(message, "devices")
+        if own == "cpu" and "launch" in self.entry.values:
+            message = "launch is for kernels of CUDA cells (__global__), and this function is C++"
+            raise self.error(message, "launch")
         value = self.entry.values.get("layout")
         if value not in (None, "contiguous", "strided", "copy"):
             message = (

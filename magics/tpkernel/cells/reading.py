@@ -84,6 +84,9 @@ def read_cell(cell: Cell, options: Options | None = None) -> CellSpec:
 
 
 class CellReader:
+    #: Where the kernels run.
+    device = "cpu"
+
     def __init__(self, cell: Cell, options: Options) -> None:
         self.cell = cell
         self.options = options

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpkernel.building.request import BuiltCell, Request
+from tpkernel.checks.devices import NOT_HERE
 from tpkernel.checks.kept import Found, keep, kept_for, records_key
 from tpkernel.checks.suite import run_checks
 from tpkernel.report.facts import Finding, GradcheckFacts, OpcheckFacts, ValidationRow
@@ -16,8 +17,11 @@ from tpkernel.worker.process import LEAVES_PROCESSES, Worker, shared_worker
 
 __all__ = ["check", "checking_worker", "with_records"]
 
-# What a busy machine ends is tried again, and so are chance and what left the worker in ruins.
-_TRIED_AGAIN = frozenset({"crash", "hang", "sanitizer", "non_deterministic", LEAVES_PROCESSES})
+# What a busy machine ends is tried again, and so are chance, what left the worker in ruins, and what
+# takes a GPU.
+_TRIED_AGAIN = frozenset(
+    {"crash", "hang", "sanitizer", "non_deterministic", LEAVES_PROCESSES, NOT_HERE}
+)
 
 
 def check(

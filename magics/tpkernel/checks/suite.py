@@ -17,6 +17,7 @@ import tensorplay as tp
 from tensorplay.library.modules.source import define_operators, kernels_of
 from tensorplay.library.modules.spec import DTYPES, Argument, CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
+from tpkernel.checks.devices import not_run, on_gpu, reachable, unreachable
 from tpkernel.checks.gradchecks import gradchecks, said_of
 from tpkernel.checks.memory import MemoryWatch, check_memory
 from tpkernel.checks.opchecks import opchecks
@@ -32,7 +33,7 @@ from tpkernel.report.facts import (
     ValidationRow,
 )
 
-__all__ = ["CHECKS", "Record", "load_operators", "run_checks", "validations"]
+__all__ = ["CHECKS", "Record", "load_operators", "run_checks", "run_job", "validations"]
 
 #: Names of the checks, in the order they run.
 CHECKS = ("memory", "gradcheck", "validation", "opcheck")
@@ -100,61 +101,99 @@ def run_checks(
     progress
         Told what is about to run.
     """
-    for operator in spec.operators:
-        if operator.helper or not checks:
-            continue
-        definition = operators[operator.opname]
-        try:
-            samples = make_samples(operator, seed=seed)
-        except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
-            yield Finding(checks[0], operator.name, "error", f"samples: {said_of(problem)}")
-            continue
-        watch = MemoryWatch(spec, kernels, enabled=not sanitized)
-        wrong: list[Finding] = []
-        if "memory" in checks or "gradcheck" in checks:
+    with reachable(spec, operators):
+        for operator in spec.operators:
+            if operator.helper or not checks:
+                continue
+            if reason := unreachable(operator):
+                yield from not_run(operator, checks, reason)
+                continue
+            yield from _checked(
+                spec, operator, operators[operator.opname], kernels, checks, seed, library,
+                sanitized, progress,
+            )  # fmt: skip
+
+
+def run_job(
+    spec: CellSpec,
+    operators: Mapping[str, Any],
+    kernels: SimpleNamespace,
+    job: Any,
+    progress: Progress,
+) -> Iterator[Any]:
+    """Run what a report asked for, as `tpkernel.worker.process.Job` describes it."""
+    with reachable(spec, operators):
+        yield from job.run(spec, operators, kernels, progress)
+
+
+def _checked(
+    spec: CellSpec,
+    operator: OperatorSpec,
+    definition: Any,
+    kernels: SimpleNamespace,
+    checks: tuple[str, ...],
+    seed: int,
+    library: str,
+    sanitized: bool,
+    progress: Progress,
+) -> Iterator[Record]:
+    """Run the checks of one operator."""
+    try:
+        samples = make_samples(operator, seed=seed)
+    except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
+        yield Finding(checks[0], operator.name, "error", f"samples: {said_of(problem)}")
+        return
+    watched = not sanitized and not on_gpu(operator)
+    watch = MemoryWatch(spec, kernels, enabled=watched)
+    if "memory" in checks and on_gpu(operator):
+        reason = "the memory of a GPU is not watched here; compute-sanitizer watches it"
+        yield from not_run(operator, ("memory",), reason)
+    wrong: list[Finding] = []
+    if "memory" in checks or "gradcheck" in checks:
+        dtypes = preferred_dtypes(operator)
+        zeros = with_zeros(operator, samples)
+        found = list(check_memory(operator, definition, watch, samples, dtypes, progress))
+        wrong = list(_errors(found))
+        if not wrong:  # else zeros show the same mistake under another name
+            zeros_found = check_memory(operator, definition, watch, zeros, dtypes, progress)
+            wrong = list(_errors(zeros_found))
+            found += wrong
+        if "memory" in checks:
+            yield from found
+    if "gradcheck" in checks:
+        if wrong:
+            level: Literal["error", "note"] = "note"
+            message = "not run: it would show what the memory check has found"
+            if "memory" not in checks:
+                level, message = "error", f"not run before this is mended: {wrong[0].message}"
+            yield Finding("gradcheck", operator.name, level, message, code=wrong[0].code)
+        else:
+            settings = GradcheckSettings(seed=seed)
+            records = list(gradchecks(operator, definition, samples, settings, progress))
+            yield from records
+            if not any(map(_failed, records)):
+                yield from check_zeros(operator, definition, zeros, progress)
+    if "validation" in checks:
+        yield from _judged(
+            operator, _validation(operator, definition, samples[-1], watch, progress)
+        )
+        if "memory" in checks:
+            yield from watch.take()
+        if not wrong:
             dtypes = preferred_dtypes(operator)
-            zeros = with_zeros(operator, samples)
-            found = list(check_memory(operator, definition, watch, samples, dtypes, progress))
-            wrong = list(_errors(found))
-            if not wrong:  # else zeros show the same mistake under another name
-                zeros_found = check_memory(operator, definition, watch, zeros, dtypes, progress)
-                wrong = list(_errors(zeros_found))
-                found += wrong
-            if "memory" in checks:
-                yield from found
-        if "gradcheck" in checks:
-            if wrong:
-                level: Literal["error", "note"] = "note"
-                message = "not run: it would show what the memory check has found"
-                if "memory" not in checks:
-                    level, message = "error", f"not run before this is mended: {wrong[0].message}"
-                yield Finding("gradcheck", operator.name, level, message, code=wrong[0].code)
-            else:
-                settings = GradcheckSettings(seed=seed)
-                records = list(gradchecks(operator, definition, samples, settings, progress))
-                yield from records
-                if not any(map(_failed, records)):
-                    yield from check_zeros(operator, definition, zeros, progress)
-        if "validation" in checks:
-            yield from _judged(
-                operator, _validation(operator, definition, samples[-1], watch, progress)
-            )
-            if "memory" in checks:
-                yield from watch.take()
-            if not wrong:
-                dtypes = preferred_dtypes(operator)
+            if not on_gpu(operator):  # where copies lie contiguous
                 yield from check_layouts(operator, definition, samples[-1], dtypes, progress)
-                yield from check_repeats(
-                    operator,
-                    definition,
-                    kernels,
-                    make_samples(operator, seed=seed + 1),
-                    dtypes,
-                    lambda: fresh_kernels(spec, library),
-                    progress,
-                )
-        if "opcheck" in checks and not wrong:
-            yield from opchecks(operator, definition, samples[0], progress)
+            yield from check_repeats(
+                operator,
+                definition,
+                kernels,
+                make_samples(operator, seed=seed + 1),
+                dtypes,
+                lambda: fresh_kernels(spec, library),
+                progress,
+            )
+    if "opcheck" in checks and not wrong:
+        yield from opchecks(operator, definition, samples[0], progress)
 
 
 def _errors(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -182,12 +221,12 @@ def _validation(
     for group in _groups(spec):
         names = [a.name for a in group]
         for dtype in DTYPES:
-            for device in ("cpu", "meta"):
+            for device in (spec.kernel.device, "meta"):
                 dtypes = {**base, **dict.fromkeys(names, dtype)}
                 progress(f"validation of {spec.name} with {', '.join(names)} {dtype} on {device}")
                 with _watched(watch, spec, sample, dtypes):
                     yield _row(spec, definition, sample, dtypes, names, device, "contiguous")
-        for argument in group:
+        for argument in () if on_gpu(spec) else group:
             progress(f"validation of {spec.name} with {argument.name} strided on cpu")
             with _watched(watch, spec, sample, base, f" and {argument.name} strided"):
                 yield _row(spec, definition, sample, base, [argument.name], "cpu", "strided")
@@ -240,7 +279,8 @@ def _row(
     message = ""
     tensor: Any = None
     try:
-        arguments = sample.arguments(spec, dtypes, device=device)
+        # What is on a GPU is called through copies; see `devices`.
+        arguments = sample.arguments(spec, dtypes, device="meta" if device == "meta" else "cpu")
         tensor = arguments[names[0]]
         if layout == "strided":
             arguments[names[0]] = tensor = _strided(tensor)

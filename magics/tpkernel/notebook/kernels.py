@@ -11,7 +11,7 @@ import numpy as np
 import tensorplay as tp
 from tensorplay.library.modules.signatures import EMPTY, make_signature
 from tensorplay.library.modules.spec import Argument, KernelSpec, OperatorSpec
-from tensorplay.utils.dlpack import writable_alias
+from tensorplay.utils.dlpack import on_gpu, writable_alias
 from tpkernel.errors import StaleKernelError, did_you_mean
 from tpkernel.notebook.tracebacks import mark_short
 
@@ -295,7 +295,7 @@ class Operator:
         if isinstance(value, np.generic):
             return value.item()
         if not isinstance(value, np.ndarray):
-            return value
+            return tp.from_dlpack(value) if on_gpu(value) else value
         if not value.flags.writeable:
             argument = next((a for a in self.spec.inputs if a.name == name), None)
             if argument is not None and argument.writes is not False:

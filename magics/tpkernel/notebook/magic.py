@@ -27,6 +27,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+import tensorplay as tp
 from tensorplay.library.modules.spec import CellSpec
 from tensorplay.utils import cpp_jit
 from tpkernel.building.compiling import expand_request
@@ -71,6 +72,7 @@ class Slot:
     `blocked` holds the names that a failed run took away, with the values they had before; they
     come back once the cell builds. `stopped` are the operators whose kernels it took away.
     `shared` is what other cells get where they include this one, `includes` what this one got.
+    `device` is where its operators run.
     """
 
     cell: str
@@ -82,6 +84,7 @@ class Slot:
     stopped: tuple[Any, ...] = ()
     shared: SharedText | None = None
     includes: tuple[SharedText, ...] = ()
+    device: str = "cpu"
 
 
 @dataclass
@@ -365,7 +368,9 @@ class TpKernelMagics(Magics):
             return  # without cell ids a cell run again cannot be told from another one
         for operator in spec.operators:
             for key, slot in self.session.slots.items():
-                if key.startswith("id:") and key != f"id:{own}" and operator.name in slot.operators:
+                is_other = key.startswith("id:") and key != f"id:{own}"
+                same_device = operator.kernel.device == slot.device
+                if is_other and same_device and operator.name in slot.operators:
                     message = (
                         f"is defined by the cell that ran as {slot.cell}, and this one "
                         f"({cell.name}) defines it too. Give one of them another name, or run "
@@ -401,8 +406,11 @@ class TpKernelMagics(Magics):
                 if name not in report.bound and isinstance(shell.user_ns.get(name), _OURS):
                     del shell.user_ns[name]
         self._release(key, previous, built)
+        device = "cpu" if report.build.cuda is None else "cuda"
         for other in self.session.slots.values():  # a name has one owner
             other.names = tuple(n for n in other.names if n not in report.bound)
+            if other.device != device:  # an operator has a kernel for each
+                continue
             taken = {s.name for s in built.spec.operators}
             other.operators = tuple(o for o in other.operators if o not in taken)
             other.definitions = tuple(d for d in other.definitions if d.name not in taken)
@@ -420,6 +428,7 @@ class TpKernelMagics(Magics):
                 report.cell, built.request.text, built.request.first_line, report.bound
             ),
             includes=expand_request(built.request),
+            device=device,
         )
         report = self._with_stale(slot, report)
         self.session.slots[key] = slot
@@ -452,8 +461,8 @@ class TpKernelMagics(Magics):
 
     def _record_calls(self, built: BuiltCell) -> None:
         """Let a crash of a kernel be told by the next session."""
-        if built.request.isolated:
-            return
+        if built.request.isolated or built.report.build.cuda is not None:
+            return  # what goes wrong on a GPU ends no process
         record = self.session.crash_record(self.shell)
         for kernel in built.spec.kernels:
             recorded = RecordedKernel(
@@ -515,7 +524,7 @@ class TpKernelMagics(Magics):
             for operator in slot.stopped:
                 if operator.name not in {o.name for o in built.spec.operators}:
                     reason = f"its cell ran again as {built.report.cell} and defines it no more."
-                    operator.register_kernel(None, BlockedName(operator.name, reason))
+                    _block(operator, slot.device, reason)
         for empty in [k for k, slot in slots.items() if not slot.names and not slot.blocked]:
             del slots[empty]
 
@@ -544,7 +553,7 @@ class TpKernelMagics(Magics):
                     slot.blocked[name] = value
                 shell.user_ns[name] = BlockedName(name, reason)
         for operator in previous.definitions if previous is not None else ():
-            operator.register_kernel(None, BlockedName(operator.name, reason))
+            _block(operator, slot.device, reason)
             slot.stopped = (*slot.stopped, operator)
 
     def _foreign_names(self, key: str) -> set[str]:
@@ -564,6 +573,14 @@ class TpKernelMagics(Magics):
 
 
 _document(TpKernelMagics.tpkernel)
+
+
+def _block(operator: Any, device: str, reason: str) -> None:
+    """Take away the kernel that an operator has from a cell, also where another cell carries it."""
+    carrier = getattr(getattr(tp.ops, operator.namespace), operator.opname, operator)
+    for definition in {id(d): d for d in (operator, carrier)}.values():
+        for key in ("cuda",) if device == "cuda" else (None, "cpu"):
+            definition.register_kernel(key, BlockedName(operator.name, reason))
 
 
 def _remember(report: Report) -> None:

@@ -107,7 +107,7 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
                         progress=progress,
                     )
                     if isinstance(wanted, tuple)
-                    else wanted.run(spec, operators, kernels, progress)
+                    else suite.run_job(spec, operators, kernels, wanted, progress)
                 )
                 for record in records:
                     channel.send(("record", record))

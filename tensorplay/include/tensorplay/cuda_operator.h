@@ -55,6 +55,19 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return b == 0 ? -1 : -floor_div(
 inline int64_t least(int64_t a, int64_t b) { return b < a ? b : a; }
 inline int64_t most(int64_t a, int64_t b) { return a < b ? b : a; }
 
+// Sees that a size that the launch rule gives to a kernel fits its parameter. Returns 0, or -1 with
+// the engine's error set.
+inline int cuda_size_fits(const char* title, const char* type, int64_t value, int64_t low,
+                          int64_t high) {
+  if (value >= low && value <= high) return 0;
+  char message[320];
+  snprintf(message, sizeof message,
+           "[%s] launch: expected a size that %s holds, got %lld. Declare the kernel's parameter "
+           "int64_t.",
+           title, type, static_cast<long long>(value));
+  return tp_rt_raise("ValueError", message);
+}
+
 // Grid, block and dynamic shared memory as the launch rule gives them.
 struct CudaSizes {
   int64_t grid[3];

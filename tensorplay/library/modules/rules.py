@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tensorplay._dlpack import from_dlpack
+from tensorplay._tensor import Tensor
 from tensorplay.library.modules.shapes import Dims, is_alike, same_shape
 from tensorplay.library.modules.spec import DTYPES, Argument, KernelSpec, OperatorSpec
 
@@ -233,6 +235,29 @@ class InputRules:
 
         return tvm_ffi.device(str(device))
 
+    def empty(self, shape: tuple[int, ...], *, dtype: Any, device: Any) -> Any:
+        """Return an output on the GPU `device`, of CuPy's memory.
+
+        Raises
+        ------
+        RuntimeError
+            CuPy is not installed.
+        """
+        try:
+            import cupy
+        except ImportError:
+            message = (
+                f"[{self._name}] outputs on a GPU are allocated by CuPy, which is not installed. "
+                "Write pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12."
+            )
+            raise RuntimeError(message) from None
+        with cupy.cuda.Device(device.index):
+            return from_dlpack(cupy.empty(shape, dtype.numpy))
+
+    def run(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a kernel on the arrays that tensors on a GPU stand for."""
+        return kernel(*(a._array.source if isinstance(a, Tensor) else a for a in arguments))
+
     def _where(self, argument: Argument) -> str:
         return f"[{self._name}] argument '{argument.name}': "
 
@@ -258,7 +283,8 @@ class InputRules:
                     "the result instead."
                 )
             message = (
-                f"{self._where(argument)}expected {expected} on cpu{because}, got {name} on "
+                f"{self._where(argument)}expected {expected} on {self._kernel.device}{because}, "
+                f"got {name} on "
                 f"{tensor.device}. {advice}"
             )
             raise TypeError(message)

@@ -17,14 +17,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorplay._tensor import Tensor
 from tensorplay.library.modules.rules import InputRules
 from tensorplay.library.modules.shapes import Dims, Like
 from tensorplay.library.modules.signatures import parameters_text, schema_signature
 from tensorplay.library.modules.spec import KernelSpec, OperatorSpec, Output
+from tensorplay.library.registry import lookup
 from tensorplay.ops.schema import parse_schema
+
+if TYPE_CHECKING:
+    from tensorplay.library.definitions import CustomOpDef
 
 __all__ = ["OperatorError", "OperatorSource", "define_operators", "kernels_of", "operator_source"]
 
@@ -422,6 +426,24 @@ def kernels_of(kernels: Iterable[KernelSpec], library: Any) -> SimpleNamespace:
     return SimpleNamespace(**found)
 
 
+def _keep_other_device(before: CustomOpDef, made: CustomOpDef, device: str) -> None:
+    """Give an operator that was defined anew the kernel that it had for the other device.
+
+    A C++ cell and a CUDA cell may each define one operator for their device. Gradient, fake kernel
+    and documentation are those of the one that ran last, as far as it has them.
+    """
+    if before.owner.module != made.owner.module or str(before.schema) != str(made.schema):
+        return
+    other = "cuda" if device == "cpu" else "cpu"
+    kernels = before.operator_kernels
+    kernel = kernels.get(other) or (kernels.get(None) if other == "cpu" else None)
+    if kernel is None:
+        return
+    made.operator_kernels.add((other,), kernel)
+    if made.operator.gradient is None:
+        made.operator.gradient = before.operator.gradient
+
+
 def define_operators(
     operators: Sequence[OperatorSpec], kernels: Any, *, owner: str = "tpkernel.cell"
 ) -> Mapping[str, Any]:
@@ -464,9 +486,12 @@ def define_operators(
     for operator in operators:
         text = operator_source(operator).text
         file = f"<{owner} {operator.name}>"
+        before = lookup(operator.name)
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         try:
             exec(compile(text, file, "exec"), module)  # noqa: S102  (source written above)
         except Exception as problem:
             raise OperatorError(operator, problem) from problem
+        if before is not None:
+            _keep_other_device(before, module[operator.opname], operator.kernel.device)
     return {o.opname: module[o.opname] for o in operators}

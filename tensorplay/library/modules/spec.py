@@ -132,30 +132,26 @@ class Allocated:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a CUDA operator's kernel runs.
+    """How a CUDA operator's kernel is launched.
 
     Attributes
     ----------
-    kernel
-        Whether the function is a kernel (``__global__``), launched by the rule below, rather than
-        a function for the host that launches kernels itself.
     grid, block
         Three C++ expressions each.
     shared
         Bytes of dynamic shared memory, as a C++ expression.
     parameters
         The kernel's parameters in order: C++ type, and the operator's argument or, after ``=``, a
-        C++ expression. Empty where they are the operator's arguments.
+        C++ expression.
     text
         The rule in words, for the report.
     """
 
-    kernel: bool
-    grid: tuple[str, ...] = ()
-    block: tuple[str, ...] = ()
-    shared: str = "0"
-    parameters: tuple[tuple[str, str], ...] = ()
-    text: str = ""
+    grid: tuple[str, ...]
+    block: tuple[str, ...]
+    shared: str
+    parameters: tuple[tuple[str, str], ...]
+    text: str
 
 
 @dataclass(frozen=True)

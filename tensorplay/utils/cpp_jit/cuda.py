@@ -253,6 +253,11 @@ def _present() -> tuple[str, ...]:
     return tuple(dict.fromkeys(found)) if done.returncode == 0 else ()
 
 
+def has_gpu() -> bool:
+    """Return whether a GPU that CUDA can use is in this machine, as its driver says."""
+    return bool(_present())
+
+
 def run_nvcc(toolkit: Toolkit, arguments: Sequence[str], work: Path) -> toolchain.ToolResult:
     """Run nvcc with a host compiler that it accepts.
 

@@ -52,13 +52,15 @@ from tensorplay.utils.cpp_jit.store import (
 class CudaUnit:
     """A library of up to one C++ and one CUDA or HIP unit and of binaries to embed.
 
-    The exports belong to the C++ unit if there is one, as the engine has it.
+    The exports belong to the C++ unit if there is one, as the engine has it. It launches kernels
+    of the CUDA unit by the names of `launched`.
     """
 
     cpp: Unit | None
     cuda: Unit | None
     cubins: Mapping[str, bytes]
     backend: Backend = CUDA
+    launched: tuple[cuda_kernels.Entry, ...] = ()
 
     @property
     def first(self) -> Unit:
@@ -89,7 +91,7 @@ def build_cuda(unit: CudaUnit) -> Build:
     name = unit.first.name
     request = digest(
         f"{backend.name} {FORMAT}",
-        json.dumps([described, options, cubins, target.flags]),
+        json.dumps([described, options, cubins, target.flags, *map(str, unit.launched)]),
         toolchain.working_folder(),
         toolchain.environment_key(),
         support.engine_state(),
@@ -167,7 +169,7 @@ def _compile_kernels(
         launch = support.launcher_objects(cache, compiler, common.traits)
         shared_seconds = common.seconds + time.perf_counter() - start
         made = making.result()
-    launcher = cuda_kernels.launcher_text(text, target, made)
+    launcher = cuda_kernels.launcher_text(text, target, made, unit.launched)
     (work / cuda_kernels.LAUNCHER).write_text(launcher, "utf-8", newline="")
     parts = (cuda_kernels.LAUNCHER, *((host.library,) if host else ()))
     engine = str(toolchain.find_engine().library)

@@ -154,7 +154,7 @@ def compile_binaries(text: Unit, target: cuda.Target, work: Path, cache: Cache) 
     MissingToolError
         It needs nvcc, which is not here.
     """
-    scanned = scan(text.source.text)
+    scanned = scan(text.preamble + text.source.text)
     texts = texts_of(text)
     flags = text.options.cuda_cflags
     library = nvrtc.find_nvrtc()
@@ -168,7 +168,7 @@ def compile_binaries(text: Unit, target: cuda.Target, work: Path, cache: Cache) 
     ]
     options = (*flags, *(f"-I{folder}" for folder in folders))
     outputs, images = _outputs(target, work)
-    whole = nvrtc.framed(text.source.text, text.shown_name, text.source.first_line)
+    whole = _whole(text)
     (work / nvrtc.SOURCE).write_text(whole, "utf-8", newline="")  # kept beside the library
     done = nvrtc.run_nvrtc(library, whole, scanned, outputs, options, cache)
     found = parse(done.output, texts)
@@ -195,6 +195,12 @@ def compile_binaries(text: Unit, target: cuda.Target, work: Path, cache: Cache) 
         done.output,
         found,
         tuple(map(str, read)),
+    )
+
+
+def _whole(text: Unit) -> str:
+    return nvrtc.framed(
+        text.source.text, text.shown_name, text.source.first_line, text.preamble, text.generated
     )
 
 
@@ -250,7 +256,7 @@ def _through_nvcc(
         *(f"-I{folder}" for folder in text.options.include_paths),
         *(("-I", toolchain.working_folder() or ".") if local else ()),
     )
-    whole = nvrtc.framed(text.source.text, text.shown_name, text.source.first_line)
+    whole = _whole(text)
     done = nvrtc.run_nvcc(toolkit, whole, options, work, "fatbin")
     found = parse(done.output, texts)
     if done.returncode:
@@ -274,11 +280,63 @@ def _through_nvcc(
 
 
 def symbols(log: str) -> dict[str, str]:
-    """Return the symbols of kernels by the names in the text, from what ptxas writes."""
+    """Return the symbols of kernels by the names in the text, from what ptxas writes.
+
+    Instances of a template have one name, and stand under their symbols besides.
+    """
     found: dict[str, set[str]] = {}
     for symbol in re.findall(r"Compiling entry function '([^']+)'", log):
         found.setdefault(last_name(symbol), set()).add(symbol)
+        found.setdefault(symbol, set()).add(symbol)
     return {name: next(iter(all_)) for name, all_ in found.items() if len(all_) == 1}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel that code of the host launches through `tp_cuda_run`.
+
+    Parameters
+    ----------
+    name
+        What it is called there.
+    function
+        The kernel's name in the text.
+    arguments
+        Template arguments, as C++ types of numbers; empty for what is no template.
+    """
+
+    name: str
+    function: str
+    arguments: tuple[str, ...] = ()
+
+    def symbol(self, known: Mapping[str, str]) -> str | None:
+        """Return its symbol among those of `symbols`; None where the binaries lack it."""
+        if not self.arguments:
+            return known.get(self.function)
+        start = f"{len(self.function)}{self.function}I{_mangled(self.arguments)}E"
+        found = (s for s in known if s.startswith((f"_Z{start}", f"_ZL{start}")))
+        return next(found, None)
+
+
+_LETTERS = {
+    "bool": "b", "float": "f", "double": "d", "int8_t": "a", "uint8_t": "h", "int16_t": "s",
+    "uint16_t": "t", "int32_t": "i", "uint32_t": "j", "int64_t": "l", "uint64_t": "m",
+}  # fmt: skip
+
+
+def _mangled(arguments: Sequence[str]) -> str:
+    """Spell template arguments as symbols do: a class that was named before by its number."""
+    parts: list[str] = []
+    seen: list[str] = []
+    for argument in arguments:
+        if argument in _LETTERS:
+            parts.append(_LETTERS[argument])
+        elif argument in seen:
+            parts.append(f"S{seen.index(argument)}_")  # the template itself is S_
+        else:
+            seen.append(argument)
+            parts.append(f"{len(argument)}{argument}")
+    return "".join(parts)
 
 
 def check(text: Unit, kernels: Mapping[str, Function]) -> None:
@@ -335,24 +393,30 @@ def _described(parameter: Parameter, aliases: Mapping[str, str]) -> tuple[int, i
     return _SCALARS.get(type_)
 
 
-def launcher_text(text: Unit, target: cuda.Target, made: Binaries) -> str:
+def launcher_text(
+    text: Unit, target: cuda.Target, made: Binaries, launched: Sequence[Entry] = ()
+) -> str:
     """Return C++ that embeds the binaries, describes the kernels and exports those asked for.
+
+    Those `launched` by other code of the library are described by their names there.
 
     Raises
     ------
     BuildError
-        A kernel that is to be exported is not in the binaries.
+        A kernel that is to be exported or launched is not in the binaries.
     """
     scanned = scan(text.source.text)
     aliases = _aliases(scanned.code)
     kernels = kernels_of(scanned)
     texts = texts_of(text)
-    for name in text.exports:
-        if name in kernels and name not in made.symbols:
-            line = text.source.first_line + kernels[name].line - 1
-            message = f"`{name}` is not in the binary: a kernel that is called from outside must "
-            error = error_at(line, message + "not be `static`", texts)
-            raise BuildError(str(error), diagnostics=(error,), log=made.log)
+    missing = [n for n in text.exports if n in kernels and n not in made.symbols]
+    missing += [e.function for e in launched if e.symbol(made.symbols) is None]
+    for name in missing:
+        at = kernels[name].line if name in kernels else (texts.find(name) or (1, None))[0]
+        line = text.source.first_line + at - 1 if name in kernels else at
+        message = f"`{name}` is not in the binary: a kernel that is called from outside must "
+        error = error_at(line, message + "not be `static`", texts)
+        raise BuildError(str(error), diagnostics=(error,), log=made.log)
     lines = ["#include <tensorplay/cuda_launch.h>"]
     entries = []
     for number, image in enumerate(made.images):
@@ -380,6 +444,10 @@ def launcher_text(text: Unit, target: cuda.Target, made: Binaries) -> str:
         lines.append(f"static const tp_cuda_parameter {array}[] = {{{', '.join(items)}}};")
         symbol = c_string(made.symbols[name])
         rows.append(f"{{{c_string(name)}, {symbol}, {array}, {len(described)}}}")
+    rows += [
+        f"{{{c_string(e.name)}, {c_string(e.symbol(made.symbols) or '')}, nullptr, 0}}"
+        for e in launched
+    ]
     rows.append('{"", "", nullptr, 0}')
     lines += [
         f"static const tp_cuda_kernel kernels[] = {{{', '.join(rows)}}};",

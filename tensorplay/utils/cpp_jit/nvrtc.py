@@ -93,6 +93,8 @@ _STAND_INS = (
     *("device_launch_parameters.h", "device_functions.h", "math_constants.h"),
 )
 _DEVICE = "tensorplay/device.h"
+#: Headers of ours that text for the device may include.
+_OWN = (_DEVICE, "tensorplay/cuda_views.h")
 SOURCE = "cuda.cu"
 #: Headers that bring the device's standard library, whose integers are others than ours.
 _STANDARD_LIBRARY = re.compile(r"cuda/|cooperative_groups|nv/|cub/|thrust/")
@@ -233,9 +235,13 @@ def compile_cubin(
     )
 
 
-def framed(text: str, name: str, first_line: int) -> str:
-    """Return a text with what it can use before its first line."""
-    return f"#include <{_DEVICE}>\n#line {first_line} {c_string(name)}\n{text}\n"
+def framed(
+    text: str, name: str, first_line: int, preamble: str = "", generated: str = ""
+) -> str:
+    """Return a text with what it can use before its first line, and what is put around it."""
+    before = f"#include <{_DEVICE}>\n{preamble}"
+    after = f'#line 1 "<generated>"\n{generated}\n' if generated else ""
+    return f"{before}#line {first_line} {c_string(name)}\n{text}\n{after}"
 
 
 def run_nvcc(
@@ -276,14 +282,13 @@ def run_nvrtc(
     own = scanned.includes
     standard = any(map(_STANDARD_LIBRARY.match, own))
     folders: tuple[str, ...] = ()
-    if not set(own) <= set(_STAND_INS):
+    if not set(own) <= {*_STAND_INS, *_OWN}:
         folders = header_folders(library, cache)
-    device = (support.INCLUDE / _DEVICE).read_text("utf-8")
     job = {
         "text": text,
         "name": SOURCE,
         "headers": {
-            _DEVICE: device,
+            **{name: (support.INCLUDE / name).read_text("utf-8") for name in _OWN},
             **dict.fromkeys(_STAND_INS, f"#include <{_DEVICE}>\n"),
         },
         "headers_folder": "",

@@ -1,8 +1,7 @@
 """Launches of embedded kernels, executed against a driver that the tests make themselves.
 
-The driver is a small library named libcuda.so.1 that a new process finds first. It answers as the
-environment tells it, writes down what is launched, and runs one kernel on host memory that is
-passed off as a GPU's.
+The driver (`tests.cuda_driver`) answers as the environment tells it, writes down what is launched,
+and runs one kernel on host memory that is passed off as a GPU's.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import pytest
 
 from tensorplay.utils import cpp_jit
 from tensorplay.utils.cpp_jit import cuda, nvrtc
+from tests.cuda_driver import build_driver
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the driver is made for Linux"),
@@ -29,72 +29,10 @@ pytestmark = [
     ),
 ]
 
-DRIVER = r"""
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
-
-static int number(const char* name, int otherwise) {
-  const char* text = getenv(name);
-  return text ? atoi(text) : otherwise;
-}
-static void note(const std::string& text) {
-  if (const char* path = getenv("FAKE_LOG")) {
-    FILE* file = fopen(path, "a");
-    fprintf(file, "%s\n", text.c_str());
-    fclose(file);
-  }
-}
-static int current = -1;
-
-extern "C" {
-int cuInit(unsigned) { return number("FAKE_INIT", 0); }
-int cuDriverGetVersion(int* version) { *version = number("FAKE_VERSION", 13050); return 0; }
-int cuDeviceGetCount(int* count) { *count = number("FAKE_DEVICES", 2); return 0; }
-int cuDeviceGet(int* device, int index) { *device = index; return 0; }
-int cuDeviceGetAttribute(int* value, int attribute, int) {
-  int capability = number("FAKE_CAPABILITY", 90);
-  *value = attribute == 75 ? capability / 10 : capability % 10;
-  return 0;
-}
-int cuDevicePrimaryCtxRetain(void** context, int device) {
-  note("retain " + std::to_string(device));
-  *context = reinterpret_cast<void*>(static_cast<intptr_t>(device + 1));
-  return 0;
-}
-int cuCtxPushCurrent_v2(void* context) {
-  current = static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1;
-  return number("FAKE_PUSH", 0);
-}
-int cuCtxPopCurrent_v2(void**) { current = -1; return 0; }
-int cuModuleLoadData(void** module, const void* image) {
-  const char* data = static_cast<const char*>(image);
-  bool binary = memcmp(data, "\x7f" "ELF", 4) == 0;
-  bool text = strncmp(data, "//", 2) == 0 || strncmp(data, ".version", 8) == 0;
-  note(std::string("load ") + (binary ? "cubin" : text ? "ptx" : "fatbin"));
-  int status = number(binary ? "FAKE_LOAD_CUBIN" : "FAKE_LOAD", number("FAKE_LOAD", 0));
-  *module = status ? nullptr : &current;
-  return status;
-}
-int cuModuleGetFunction(void** function, void*, const char* name) {
-  *function = strdup(name);
-  return number("FAKE_FUNCTION", 0);
-}
-int cuFuncSetAttribute(void*, int attribute, int value) {
-  note("attribute " + std::to_string(attribute) + " " + std::to_string(value));
-  return number("FAKE_ATTRIBUTE", 0);
-}
-int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                   unsigned bz, unsigned shared, void* stream, void** args, void**) {
-  char text[512];
-  snprintf(text, sizeof(text), "launch %s %u %u %u %u %u %u %u %zu on %d",
-           static_cast<const char*>(function), gx, gy, gz, bx, by, bz, shared,
-           reinterpret_cast<size_t>(stream), current);
-  note(text);
-  int status = number("FAKE_LAUNCH", 0);
-  if (!status && strstr(static_cast<const char*>(function), "scale")) {
+#: What launches do on host memory: ``run`` gets the kernel's symbol and the addresses of its values.
+SCALE = r"""
+static void run(const char* name, void** args) {
+  if (strstr(name, "scale")) {
     const float* x = *static_cast<const float**>(args[0]);
     float* out = *static_cast<float**>(args[1]);
     for (int64_t i = 0; i < *static_cast<int64_t*>(args[2]); ++i) {
@@ -102,16 +40,6 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
                *static_cast<signed char*>(args[5]) + *static_cast<double*>(args[6]);
     }
   }
-  return status;
-}
-int cuGetErrorName(int status, const char** name) {
-  *name = status == 700   ? "CUDA_ERROR_ILLEGAL_ADDRESS"
-          : status == 100 ? "CUDA_ERROR_NO_DEVICE"
-          : status == 222 ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
-                          : "CUDA_ERROR_INVALID_VALUE";
-  return 0;
-}
-int cuGetErrorString(int, const char** text) { *text = "in words"; return 0; }
 }
 """
 
@@ -196,14 +124,7 @@ answers = {}
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], NoReturn]) -> Path:
-    folder = tmp_path_factory.mktemp("driver")
-    (folder / "driver.cpp").write_text(DRIVER)
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        missing("there is no C++ compiler")
-    command = [compiler, "-shared", "-fPIC", "driver.cpp", "-o", "libcuda.so.1"]
-    subprocess.run([*command, "-Wl,-soname,libcuda.so.1"], cwd=folder, check=True)
-    return folder
+    return build_driver(tmp_path_factory.mktemp("driver"), SCALE, missing)
 
 
 @pytest.fixture(scope="module", params=["nvrtc", "nvcc"])

@@ -1,0 +1,345 @@
+"""Operators of CUDA cells: read, guarded, launched on the tests' own driver, checked there too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+import tensorplay as tp
+import tpkernel
+from tensorplay.utils import cpp_jit
+from tensorplay.utils.cpp_jit import cuda, cuda_kernels
+from tests.cuda_driver import build_driver
+from tests.gpu_arrays import GpuArray
+from tests.tpkernel.shell import Shell
+from tpkernel.errors import CellError
+
+
+def _compiles() -> bool:
+    try:
+        cuda_kernels.device_compiler()
+    except cpp_jit.MissingToolError:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(
+    not _compiles(), reason="no compiler for CUDA kernels (pip install nvidia-cuda-nvrtc)"
+)
+needs_linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the driver is made for Linux"
+)
+
+SQUARE = """\
+template <typename T> __device__ T squared(T x) { return x * x; }
+template <typename T>
+__global__ void square(tp::In<T> x, T plus, tp::Out<T> out) {
+  int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < out.numel()) out[i] = squared(x[i]) + plus;
+}
+template <typename T>
+__global__ void square_backward(tp::In<T> grad, tp::In<T> x, tp::Out<T> grad_x) {
+  int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < grad_x.numel()) grad_x[i] = 2 * x[i] * grad[i];
+}
+"""
+SCALE = """\
+/*---
+op: cudaops::scale(Tensor x, float by=2.0) -> Tensor
+launch: {block: 64, grid: "ceil_div(numel, 64)", n: numel}
+doc: Multiplies.
+---*/
+__global__ __launch_bounds__(64)
+void scale(const float* __restrict__ x, float* out, int n, float by) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = x[i] * by;
+}
+__global__ void scale_backward(const float* grad, float* grad_x, float by, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) grad_x[i] = grad[i] * by;
+}
+"""
+MATMUL = """\
+/*---
+op: cudaops::mm(Tensor x, Tensor w) -> Tensor
+shape: {x: [n, k], w: [k, m], out: [n, m]}
+launch:
+  grid: [ceil_div(m, 16), ceil_div(n, 4)]
+  block: [16, min(n, 4)]
+  shared: 4 * x.shape[-1] + w.numel() % 5 - w.ndim // 2
+---*/
+__global__ void mm(tp::In<float, 2> x, tp::In<float, 2> w, tp::Out<float, 2> out) {
+  int64_t i = blockIdx.y * blockDim.y + threadIdx.y, j = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= out.size(0) || j >= out.size(1)) return;
+  float sum = 0;
+  for (int64_t k = 0; k < x.size(1); ++k) sum += x(i, k) * w(k, j);
+  out(i, j) = sum;
+}
+"""
+INPLACE = """\
+/*---
+op: cudaops::bump_(Tensor(a!) x) -> ()
+launch: {n: x.numel()}
+---*/
+__global__ void bump_(float* x, long long n) {
+  long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < n) x[i] += 1;
+}
+"""
+#: The kernels above once more, for the driver.
+RUN = r"""
+struct View { void* data; int64_t numel, ndim, shape[8], strides[8]; };
+template <class T> static void square(const char* name, void** args) {
+  const View& x = *static_cast<View*>(args[strstr(name, "backward") ? 1 : 0]);
+  View& out = *static_cast<View*>(args[2]);
+  for (int64_t i = 0; i < out.numel; ++i) {
+    T value = static_cast<T*>(x.data)[i];
+    static_cast<T*>(out.data)[i] = strstr(name, "backward")
+        ? 2 * value * static_cast<T*>(static_cast<View*>(args[0])->data)[i]
+        : value * value + *static_cast<T*>(args[1]);
+  }
+}
+static void run(const char* name, void** args) {
+  if (strstr(name, "square")) {
+    strstr(name, "IfE") ? square<float>(name, args) : square<double>(name, args);
+  } else if (strstr(name, "scale")) {
+    bool gradient = strstr(name, "backward");
+    int n = *static_cast<int*>(args[gradient ? 3 : 2]);
+    float by = *static_cast<float*>(args[gradient ? 2 : 3]);
+    for (int i = 0; i < n; ++i)
+      (*static_cast<float**>(args[1]))[i] = (*static_cast<float**>(args[0]))[i] * by;
+  } else if (strstr(name, "bump")) {
+    for (int64_t i = 0; i < *static_cast<int64_t*>(args[1]); ++i) ++(*static_cast<float**>(args[0]))[i];
+  } else if (strstr(name, "mm")) {
+    const View &x = *static_cast<View*>(args[0]), &w = *static_cast<View*>(args[1]);
+    const View& out = *static_cast<View*>(args[2]);
+    for (int64_t i = 0; i < out.shape[0]; ++i)
+      for (int64_t j = 0; j < out.shape[1]; ++j) {
+        float sum = 0;
+        for (int64_t k = 0; k < x.shape[1]; ++k)
+          sum += static_cast<float*>(x.data)[i * x.strides[0] + k * x.strides[1]] *
+                 static_cast<float*>(w.data)[k * w.strides[0] + j * w.strides[1]];
+        static_cast<float*>(out.data)[i * out.strides[0] + j * out.strides[1]] = sum;
+      }
+  }
+}
+"""
+#: It brings the driver along, which the processes of the compilers must not find.
+CUPY = """\
+import ctypes, pathlib
+from tests import gpu_arrays
+ctypes.CDLL(str(pathlib.Path(__file__).parent / "libcuda.so.1"))
+globals().update({k: v for k, v in vars(gpu_arrays.cupy()).items() if k[0] != "_"})
+"""
+PRELUDE = """
+import json, os
+import cupy
+import numpy as np
+import tensorplay as tp
+import tpkernel
+from tests.gpu_arrays import GpuArray
+
+answers = {}
+
+def gpu(values, index=0):
+    return tp.from_dlpack(GpuArray(np.asarray(values, np.float32), index))
+
+def said(function, *args, **kwargs):
+    try:
+        return repr(function(*args, **kwargs))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+def log():
+    if not os.path.exists(os.environ["FAKE_LOG"]):
+        return []
+    with open(os.environ["FAKE_LOG"]) as file:
+        lines = file.read().splitlines()
+    os.remove(os.environ["FAKE_LOG"])
+    return [line.split()[1:] for line in lines if line.startswith("launch")]
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], NoReturn]) -> Path:
+    """Return a folder with the driver, a CuPy, and a program that says that there is a GPU."""
+    folder = build_driver(tmp_path_factory.mktemp("machine"), RUN, missing)
+    (folder / "cupy.py").write_text(CUPY)
+    program = folder / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 9.0\n")
+    program.chmod(0o755)
+    return folder
+
+
+def run(code: str, machine: Path, log: Path, **variables: str) -> dict[str, Any]:
+    root = Path(__file__).parents[3]
+    paths = [str(machine), str(root), str(root / "magics"), *filter(None, sys.path)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PATH": f"{machine}{os.pathsep}{os.environ['PATH']}",
+        "FAKE_LOG": str(log / "log"),
+        **variables,
+    }
+    text = f"{PRELUDE}\n{code}\nprint(json.dumps(answers))"
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+@needs_linux
+@needs_compiler
+def test_forward_and_backward_kernels_are_launched(machine: Path, tmp_path: Path) -> None:
+    code = f"""
+module = tpkernel.build({SCALE!r}, checks=False).module
+scale = tp.ops.cudaops.scale
+x = gpu(np.arange(130), 1).requires_grad_()
+y = scale(x, 3.0)
+answers["made"] = [str(y.device), y.detach().cpu()[-1].item(), str(y.grad_fn is not None)]
+answers["forward"] = log()
+y.backward(gpu(np.full(130, 5), 1))
+answers["grad"] = [str(x.grad.device), x.grad.cpu().tolist() == [15.0] * 130]
+answers["backward"] = log()
+(scale(x) * x).backward(gpu(np.ones(130), 1))
+answers["sum"] = x.grad.cpu()[:3].tolist()
+log()
+empty = scale(gpu([]))
+answers["empty"] = [list(empty.shape), str(empty.device), log()]
+answers["array"] = said(lambda: module.scale(GpuArray(np.ones(2, np.float32))).cpu())
+"""
+    got = run(code, machine, tmp_path)
+    assert got["made"] == ["cuda:1", 387.0, "True"]
+    ((name, *sizes),) = got["forward"]
+    assert "scale" in name
+    assert "backward" not in name
+    assert sizes == ["3", "1", "1", "64", "1", "1", "0", "0", "on", "1"]
+    assert got["grad"] == ["cuda:1", True]
+    ((name, *sizes),) = got["backward"]
+    assert "scale_backward" in name
+    assert sizes == ["3", "1", "1", "64", "1", "1", "0", "0", "on", "1"]
+    # 15 from before, and of 2 x * x: 4 x.
+    assert got["sum"] == [15.0, 19.0, 23.0]
+    assert got["empty"] == [[0], "cuda:0", []]
+    assert got["array"] == "tensor([2., 2.])"
+
+
+@needs_linux
+@needs_compiler
+def test_templates_views_shapes_and_writes(machine: Path, tmp_path: Path) -> None:
+    code = f"""
+for text in ({SQUARE!r}, {MATMUL!r}, {INPLACE!r}):
+    tpkernel.build(text, checks=False)
+square, mm, bump_ = tp.ops.cell.square, tp.ops.cudaops.mm, tp.ops.cudaops.bump_
+wide = tp.from_dlpack(GpuArray(np.arange(3.0)))
+answers["float64"] = square(wide, 0.5).cpu().tolist()
+answers["float32"] = square(gpu([1, 2, 3]), 1).cpu().tolist()
+answers["instances"] = [line[0] for line in log()]
+x, w = np.arange(30.0).reshape(5, 6), np.arange(120.0).reshape(20, 6).T
+out = mm(gpu(x), gpu(w))
+answers["mm"] = out.cpu().tolist() == (x @ w).astype(np.float32).tolist()
+answers["sizes"] = log()[0][1:]
+t = gpu([1, 2])
+before = t._version
+answers["bump"] = [said(bump_, t), t.cpu().tolist(), t._version > before]
+answers["both"] = said(mm, gpu(x), gpu(w, 1))
+answers["shape"] = said(mm, gpu(x), gpu(x))
+answers["deep"] = said(square, gpu(np.zeros([1] * 9)), 0)
+answers["nothing"] = log()[1:]
+"""
+    got = run(code, machine, tmp_path)
+    assert got["float64"] == [0.5, 1.5, 4.5]
+    assert got["float32"] == [2.0, 5.0, 10.0]
+    assert ["IdE" in name for name in got["instances"]] == [True, False]
+    assert got["mm"] is True
+    assert got["sizes"] == ["2", "2", "1", "16", "4", "1", "23", "0", "on", "0"]
+    assert got["bump"] == ["None", [2.0, 3.0], True]
+    assert "argument 'w': expected a tensor on cuda:0 as argument 'x', got one on cuda:1" in got[
+        "both"
+    ]
+    assert "[cudaops::mm] argument 'w': expected size 6 in dimension 0" in got["shape"]
+    assert "argument 'x': expected at most 8 dimensions" in got["deep"]
+    assert got["nothing"] == []
+
+
+@needs_linux
+@needs_compiler
+def test_wrong_arguments_are_refused_before_a_launch(machine: Path, tmp_path: Path) -> None:
+    code = f"""
+tpkernel.build({SCALE!r}, checks=False)
+tpkernel.build({MATMUL.replace('ceil_div(m, 16)', 'm - 20')!r}, checks=False)
+tpkernel.build({SQUARE.replace('square', 'wide').replace('<<', '<')!r}, checks=False)
+scale, mm = tp.ops.cudaops.scale, tp.ops.cudaops.mm
+answers["cpu"] = said(scale, tp.ones(3))
+answers["dtype"] = said(scale, tp.from_dlpack(GpuArray(np.ones(3))))
+answers["strided"] = said(scale, gpu(np.ones(6)[::2]))
+answers["grid"] = said(mm, gpu(np.ones((2, 3))), gpu(np.ones((3, 10))))
+answers["none"] = said(mm, gpu(np.ones((2, 3))), gpu(np.ones((3, 20))))
+answers["meta dtype"] = said(scale, tp.ones(3, dtype=tp.int64, device="meta"))
+answers["second order"] = said(lambda: tp.autograd.grad(
+    scale(gpu([1.0]).requires_grad_()), gpu([1.0]), gpu([1.0])))
+answers["log"] = log()
+import sys
+sys.modules["cupy"] = None
+answers["no cupy"] = said(scale, gpu([1.0]))
+"""
+    got = run(code, machine, tmp_path)
+    assert got["cpu"].startswith(
+        "NotImplementedError: [cudaops::scale] no kernel for device cpu; registered: cuda. Pass "
+        "tensors on a GPU, tensorplay.from_dlpack(cupy.asarray(x)), or write @"
+    )
+    assert got["dtype"].startswith(
+        "TypeError: [cudaops::scale] argument 'x': expected float32 on cuda, got float64 on cuda:0."
+    )
+    assert "argument 'x': expected contiguous" in got["strided"]
+    assert "[cudaops::mm] launch: expected a grid of 0 to 2147483647 blocks" in got["grid"]
+    assert "got -10" in got["grid"]
+    assert "nothing would write the 40 elements of the result" in got["none"]
+    assert got["meta dtype"].startswith("TypeError: [cudaops::scale] argument 'x': expected float32")
+    assert "on cuda" in got["meta dtype"]
+    assert got["log"] == []
+    assert "outputs on a GPU are allocated by CuPy, which is not installed" in got["no cupy"]
+
+
+@needs_linux
+@needs_compiler
+def test_checks_run_on_copies_where_there_is_a_gpu(machine: Path, tmp_path: Path) -> None:
+    code = f"""
+report = tpkernel.build({SQUARE!r})
+answers["verdicts"] = [report.gradcheck_verdict, report.validation_verdict, report.opcheck_verdict]
+answers["rows"] = sorted({{(r.device, r.dtype) for r in report.validation if r.admitted}})
+answers["findings"] = [(f.check, f.level, f.message) for f in report.findings]
+answers["ok"] = report.ok
+wrong = tpkernel.build({SQUARE.replace('square', 'cube')!r})
+answers["wrong"] = [wrong.ok, wrong.gradcheck_verdict]
+answers["timing"] = [f.message for f in report.with_timing().findings if f.check == "timing"]
+answers["again"] = report.with_gradcheck(dtype="float64").gradcheck_verdict
+here = tpkernel.build({SQUARE!r}, in_process=True)
+answers["in process"] = here.gradcheck_verdict
+answers["after"] = said(tp.ops.cell.square, tp.ones(2), 1.0)
+"""
+    # What the driver computes for a kernel of another name is nothing: its gradient is wrong.
+    got = run(code, machine, tmp_path)
+    assert got["verdicts"][0] == "ok"
+    assert got["verdicts"][1:] == ["ok", "ok"]
+    assert got["rows"] == [[d, t] for d in ("cuda", "meta") for t in ("float32", "float64")]
+    assert got["findings"] == [
+        ["memory", "warning",
+         "not run: the memory of a GPU is not watched here; compute-sanitizer watches it"]
+    ]  # fmt: skip
+    assert got["ok"] is True
+    assert got["wrong"][0] is False
+    assert "not run: times here are those of the CPU" in got["timing"][0]
+    assert got["again"] == "ok"
+    assert got["in process"] == "ok"
+    assert got["after"].startswith("NotImplementedError: [cell::square] no kernel for device cpu")
