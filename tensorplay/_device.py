@@ -99,9 +99,9 @@ _default = CPU
 def _usable(d: device, operator: str) -> device:
     if d.type == "cuda":
         message = (
-            f"[{operator}] argument 'device': expected cpu or meta, got {d}: a tensor there is made "
-            "of an array of another library, tensorplay.from_dlpack(cupy.ones(3)), for operators "
-            "with CUDA kernels. Use device='cpu'."
+            f"[{operator}] argument 'device': expected cpu or meta, got {d}: a tensor there is "
+            "made of an array of another library, tensorplay.from_dlpack(cupy.ones(3)), for "
+            "operators with CUDA kernels. Use device='cpu'."
         )
         raise RuntimeError(message)
     if d.index:

@@ -18,8 +18,9 @@ from tensorplay import _device, _native
 from tensorplay._detours import detours
 from tensorplay._device import device
 from tensorplay._dtype import DTYPES, dtype
+from tensorplay._layout import DeviceArray
 from tensorplay._methods import attach
-from tensorplay._tensor import DeviceArray, Spec, Tensor, wrap
+from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.autograd import grad_mode
 
 if TYPE_CHECKING:

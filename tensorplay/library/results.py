@@ -168,9 +168,7 @@ def _written_argument(
     raise ResultError(message)
 
 
-def _result(
-    schema: FunctionSchema, number: int, out: Any, kind: SchemaType, *, device: str
-) -> Any:
+def _result(schema: FunctionSchema, number: int, out: Any, kind: SchemaType, *, device: str) -> Any:
     if out is None and kind.optional:
         return None
     try:

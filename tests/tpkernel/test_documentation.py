@@ -41,8 +41,10 @@ def test_every_cell_runs_and_its_report_is_ok(shell: Shell) -> None:
 
 
 def test_the_page_has_every_key_and_every_option() -> None:
+    cuda = (Path(__file__).resolve().parents[2] / "docs" / "cuda.md").read_text("utf-8")
     for key in KEYS:
-        assert re.search(rf"^[ \t-]*{key}:", PAGE, re.MULTILINE), f"no cell uses '{key}'"
+        page = cuda if key == "launch" else PAGE  # whose cells every machine builds
+        assert re.search(rf"^[ \t-]*{key}:", page, re.MULTILINE), f"no cell uses '{key}'"
         assert f"`{key}`" in PAGE, f"no heading names '{key}'"
     for option in TpKernelMagics.tpkernel.parser._option_string_actions:
         if option.startswith("--") and option not in ("--at-line", "--refuse", "--help"):

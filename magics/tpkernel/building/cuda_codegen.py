@@ -106,10 +106,10 @@ def launching(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
     ]
     numbers = {a.name: i for i, a in enumerate(kernel.tensors)}
     written = [f"views[{numbers[a.name]}].numel" for a in kernel.tensors if a.role != "in"]
+    grid, block = ", ".join(launch.grid), ", ".join(launch.block)
     lines += [
         "using namespace ::tensorplay::jit;",
-        f"const CudaSizes sizes = {{{{{', '.join(launch.grid)}}}, "
-        f"{{{', '.join(launch.block)}}}, {launch.shared}}};",
+        f"const CudaSizes sizes = {{{{{grid}}}, {{{block}}}, {launch.shared}}};",
         f"const int todo = cuda_sizes({title}, sizes, {' + '.join(written) or '0'});",
         "if (todo != 0) return todo < 0 ? -1 : 0;",
         "const int32_t device = cuda_device_of(args, count);",
@@ -162,9 +162,9 @@ def _size(kernel: KernelSpec, element: str, value: str, place: str) -> list[str]
     low = 0 if dtype.startswith("u") else f"INT{bits}_MIN"
     high = f"UINT{bits}_MAX" if dtype.startswith("u") and bits < 64 else f"INT{bits}_MAX"
     title = c_string(kernel.title)
+    fits = f"cuda_size_fits({title}, {c_string(element)}, wide_{place}, {low}, {high})"
     return [
         f"const int64_t wide_{place} = {value};",
-        f"if (cuda_size_fits({title}, {c_string(element)}, wide_{place}, {low}, {high}) != 0) "
-        "return -1;",
+        f"if ({fits} != 0) return -1;",
         f"{element} {place} = static_cast<{element}>(wide_{place});",
     ]

@@ -97,7 +97,7 @@ class _Reading:
         return replace(spec, operators=tuple(map(self._launched, spec.operators)))
 
     def _uses(self) -> dict[str, list[_Use]]:
-        """Return, by kernel, the entries that it belongs to; wrong ones are the reader's to tell."""
+        """Return, by kernel, the entries that it belongs to; the reader tells what is wrong."""
         found: dict[str, list[_Use]] = {}
         for entry in self.cell.entries:
             try:
@@ -184,7 +184,7 @@ class _Reading:
     def _rule(self, kernel: str) -> tuple[Mapping[str, Any], FrontMatter | None, str, bool]:
         """Return the launch rule of a kernel: it, its entry, its key, and whether it is shared."""
         for entry in self.cell.entries:
-            value = entry.values.get("launch")
+            value: Any = entry.values.get("launch")
             if self._is_by_kernel(value) and kernel in value:
                 rule = value[kernel]
                 if not isinstance(rule, Mapping):

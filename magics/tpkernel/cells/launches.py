@@ -184,11 +184,12 @@ class _Expressions:
         index = node.slice
         negative = isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub)
         inner = index.operand if isinstance(index, ast.UnaryOp) else index
-        if of.attr != "shape" or not isinstance(inner, ast.Constant) or type(inner.value) is not int:
+        constant = isinstance(inner, ast.Constant) and type(inner.value) is int
+        if of.attr != "shape" or not constant:
             message = f"{key}: expected a size such as x.shape[0], got {ast.unparse(node)}"
             raise LaunchError(message, key)
         view = self.view(of.value, key)
-        number = -inner.value if negative else inner.value
+        number = int(ast.literal_eval(inner)) * (-1 if negative else 1)
         rank = self.ranks[ast.unparse(of.value)]
         if rank is None or not -rank <= number < rank:
             name = ast.unparse(of.value)

@@ -17,8 +17,8 @@ from tpkernel.worker.process import LEAVES_PROCESSES, Worker, shared_worker
 
 __all__ = ["check", "checking_worker", "with_records"]
 
-# What a busy machine ends is tried again, and so are chance, what left the worker in ruins, and what
-# takes a GPU.
+# What a busy machine ends is tried again, and so are chance, what left the worker in ruins, and
+# what takes a GPU.
 _TRIED_AGAIN = frozenset(
     {"crash", "hang", "sanitizer", "non_deterministic", LEAVES_PROCESSES, NOT_HERE}
 )

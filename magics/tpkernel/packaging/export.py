@@ -63,6 +63,13 @@ def export_package(
             "matter: /*--- op: mylib::name(Tensor x) -> Tensor ---*/, each key on its own line."
         )
         raise ValueError(message)
+    on_gpu = next((o for o in operators if o.kernel.device == "cuda"), None)
+    if on_gpu is not None:
+        message = (
+            f"[export] {on_gpu.name} runs on cuda, and packages hold C++ kernels for the cpu. Keep "
+            "its text in a notebook or a module, and build it there by tpkernel.build."
+        )
+        raise ValueError(message)
     _refuse_failed(report)
     recorded = _record(origin, operators)
     files = {

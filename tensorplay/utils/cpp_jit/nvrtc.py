@@ -235,9 +235,7 @@ def compile_cubin(
     )
 
 
-def framed(
-    text: str, name: str, first_line: int, preamble: str = "", generated: str = ""
-) -> str:
+def framed(text: str, name: str, first_line: int, preamble: str = "", generated: str = "") -> str:
     """Return a text with what it can use before its first line, and what is put around it."""
     before = f"#include <{_DEVICE}>\n{preamble}"
     after = f'#line 1 "<generated>"\n{generated}\n' if generated else ""

@@ -1,4 +1,7 @@
-"""CUDA text in a cell: built without a GPU, bound, reported; what it cannot have is refused."""
+"""CUDA text in a cell: built without a GPU, bound, reported; what it cannot have is refused.
+
+Its operators are the matter of `test_cuda_operators`.
+"""
 
 from __future__ import annotations
 
@@ -113,8 +116,7 @@ def test_functions_that_launch_are_bound_instead_of_kernels() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
-        (f"/*---\nop: a::add(Tensor x) -> ()\n---*/\n{ADD}", {}, "tensorplay.library.custom_op"),
-        (ADD + "void f(tp::In<float> x) {}\n", {}, r"\[f\] typed views .* are for C\+\+ cells"),
+        (ADD + "void f(tp::In<float> x) {}\n", {}, r"\[f\] typed views .* are for kernels here"),
         ("template <typename T> __global__ void f(T* x) {}\n", {}, "void f_float"),
         (f"namespace a {{\n{ADD}}}\n", {}, "it is in namespace a"),
         (ADD + "__global__ void add(float* x) {}\n", {}, "several functions have its name"),

@@ -31,6 +31,17 @@ def test_the_examples_print_what_the_page_says() -> None:
         "['scale'] (x, out, n, by)",
         "[scale] argument 'x': expected a tensor on cuda, got one on cpu. Move it to the GPU.",
         "('negate',)",
+        (
+            "__global__ void scale(const float* x, float* out, int64_t n, float by), launched with "
+            "grid ceil_div(numel, 256), block 256, n numel"
+        ),
+        "cell::square(Tensor x) -> Tensor",
+        (
+            "[docs_cuda::scale] no kernel for device cpu; registered: cuda. Pass tensors on a GPU, "
+            "tensorplay.from_dlpack(cupy.asarray(x)), or write "
+            "@tensorplay.library.register_kernel('docs_cuda::scale', 'cpu')."
+        ),
+        "Size([3])",
         "['kernels', 'launch', 'reason', 'route', 'targets', 'toolkit']",
     ]
 

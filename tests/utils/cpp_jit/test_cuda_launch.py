@@ -29,7 +29,7 @@ pytestmark = [
     ),
 ]
 
-#: What launches do on host memory: ``run`` gets the kernel's symbol and the addresses of its values.
+#: What a launch does on host memory; it gets the kernel's symbol and its values' addresses.
 SCALE = r"""
 static void run(const char* name, void** args) {
   if (strstr(name, "scale")) {

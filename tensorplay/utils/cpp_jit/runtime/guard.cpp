@@ -423,6 +423,8 @@ int check_layout(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
     const std::string advice =
         a->flags & TP_FLAG_WRITES
             ? "It is written, so pass contiguous memory: a copy would receive the result instead."
+        : g->device == kDLCUDA
+            ? "Write cupy.ascontiguousarray(" + name + ")."
             : "Write " + name + ".contiguous(), or np.ascontiguousarray(" + name +
                   ") for a NumPy array.";
     const std::string expected = a->dtypes ? admitted_text(a->dtypes) + " in " : "";
