@@ -352,7 +352,18 @@ def from_dlpack(obj: Any, *, device: Any = None, copy: bool | None = None) -> Te
 
 
 def on_gpu(obj: Any) -> bool:
-    """Tell whether an object of another library says that its elements lie on an NVIDIA GPU."""
+    """Tell whether an object of another library says that its elements lie on an NVIDIA GPU.
+
+    Parameters
+    ----------
+    obj
+        Any object; tensors and NumPy arrays are none of another library.
+
+    Returns
+    -------
+    bool
+        Whether `from_dlpack` makes a tensor on device cuda of it.
+    """
     if isinstance(obj, (Tensor, np.ndarray)) or not hasattr(type(obj), "__dlpack_device__"):
         return False
     return int(obj.__dlpack_device__()[0]) in _CUDA

@@ -27,6 +27,9 @@ THIRD_PARTY = (
     ("tensorplay.utils.cpp_jit.inline", ENGINE | {"typing_extensions"}),
     ("tensorplay.utils", ENGINE),
     ("tensorplay._safetensors", RUNTIME | {"safetensors"}),
+    # Memory of GPUs: where an operator with a CUDA kernel runs.
+    ("tensorplay.library.modules.rules", RUNTIME | {"tvm_ffi", "cupy"}),
+    ("tpkernel.checks.devices", NOTEBOOK | {"cupy"}),
     ("tensorplay", RUNTIME | {"tvm_ffi"}),
     ("tpkernel", NOTEBOOK),
 )

@@ -125,8 +125,8 @@ class CustomPrimitive(Primitive):
         self, result: Any, values: list[Any], inner: list[Any], *, meta: bool = False
     ) -> Any:
         """Return what the kernel gave for `inner`, in place of `values`, as the caller gets it."""
-        cuda = not meta and any(t.is_cuda for t in flatten(values))
-        device = "meta" if meta else "cuda" if cuda else "cpu"
+        first = None if meta else next(flatten(values), None)
+        device = "meta" if meta else "cpu" if first is None else first.device.type
         outs = checked_results(self.schema, result, values, inner, device=device)
         if not self.schema.returns:
             return None
@@ -134,15 +134,16 @@ class CustomPrimitive(Primitive):
 
     def _kernel(self, tensors: list[Tensor], *, meta: bool) -> Callable[..., Any]:
         if not meta:
-            kinds = sorted({t.device.type for t in tensors}, reverse=True)
-            if len(kinds) > 1:
+            device = tensors[0].device.type if tensors else "cpu"
+            if any(t.device.type != device for t in tensors):
+                kinds = sorted({t.device.type for t in tensors}, reverse=True)
                 places = " and ".join(kinds)
                 message = (
                     f"[{self.qualname}] expected all tensors on one device, got {places}. Write "
                     "tensorplay.from_dlpack(cupy.asarray(x)) for those on cpu."
                 )
                 raise ValueError(message)
-            return self.kernels.concrete(kinds[0] if kinds else "cpu")
+            return self.kernels.concrete(device)
         if any(not t.is_meta and t.ndim for t in tensors):
             message = (
                 f"[{self.qualname}] expected all tensors on one device, got meta and cpu. "
