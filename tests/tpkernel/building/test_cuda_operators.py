@@ -485,9 +485,13 @@ answers["launches"] = len(log())
 
 
 @needs_compiler
-def test_cuda_operators_are_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_operators_are_neither_exported_nor_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tpkernel.checks.devices.has_gpu", lambda: False)
     report = tpkernel.build(SCALE, checks=False)
     with pytest.raises(ValueError, match=r"\[export\] cudaops::scale runs on cuda, and packages"):
         report.export(tmp_path / "package")
     assert not (tmp_path / "package").exists()
+    with pytest.raises(ValueError, match=r"\[sweep\] cudaops::scale runs on cuda"):
+        tpkernel.sweep(report, {"x": [(3,)]})
