@@ -43,6 +43,32 @@ def test_tabs_show_every_section_and_answer_the_keyboard(lab: LabBrowser) -> Non
         assert tab.problems == []
 
 
+def test_keys_pressed_in_the_report_do_nothing_to_the_notebook(lab: LabBrowser) -> None:
+    with lab.open(report_notebook("1 + 1")) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        chosen = report.get_by_role("tab", name="Gradcheck")
+        for key in ("a", "b", "x", "d", "d", "m", "z", "ArrowUp"):  # insert, cut, delete, …
+            chosen.press(key)
+        expect(chosen).to_be_focused()
+        expect(tab.panel.locator(".jp-Cell")).to_have_count(3)
+        chosen.press("Enter")
+        expect(chosen).to_have_attribute("aria-selected", "true")
+        for key in ("Enter", "Space"):
+            seed = report.get_by_label("Seed")
+            seed.fill(str(len(key)))
+            report.get_by_role("button", name="Run gradcheck again").press(key)
+            table = report.get_by_role("table", name="Gradcheck")
+            expect(table).to_contain_text(f"seed {len(key)}")
+            expect(report.get_by_role("button", name="Cancel")).to_be_hidden()
+        tab.set_source(2, "2 + 2")
+        dirty = "() => jupyterapp.shell.currentWidget.context.model.dirty"
+        assert tab.page.evaluate(dirty)
+        chosen.press("Control+s")  # chords stay the notebook's
+        tab.page.wait_for_function(f"!({dirty})()")
+        assert tab.problems == []
+
+
 def test_the_gradcheck_runs_again_with_another_seed(lab: LabBrowser) -> None:
     with lab.open(report_notebook()) as tab:
         tab.run_all()

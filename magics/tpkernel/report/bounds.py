@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tpkernel.checks.verdicts import is_bad
-from tpkernel.report.summary import admitted_first
+from tpkernel.report.summary import admitted_first, gravest_first
 
 if TYPE_CHECKING:
     from tpkernel.report.facts import GradcheckFacts, PairFacts
@@ -61,7 +61,6 @@ def bounded(report: Report) -> Report:
         kept = _first(listing.instructions, _INSTRUCTIONS, "instructions", left)
         remarks = _first(listing.remarks, _ROWS, "remarks of the optimiser", left)
         listing = replace(listing, instructions=kept, remarks=remarks)
-    findings = sorted(report.findings, key=lambda f: ("error", "warning", "note").index(f.level))
     rows = report.validation
     if len(rows) > _ROWS:
         rows = tuple(admitted_first(rows))
@@ -78,9 +77,7 @@ def bounded(report: Report) -> Report:
         timing=timing,
         build=replace(build, diagnostics=messages),
         validation=_first(rows, _ROWS, "combinations of the validation", left),
-        findings=_first(
-            findings if len(findings) > _FINDINGS else report.findings, _FINDINGS, "findings", left
-        ),
+        findings=_first(gravest_first(report.findings), _FINDINGS, "findings", left),
         operators=_first(report.operators, _PARTS, "operators", left),
         functions=_first(report.functions, _PARTS, "functions", left),
         opcheck=_first(

@@ -54,6 +54,7 @@ from tpkernel.report.summary import (
     curve_rows,
     curve_text,
     finding_text,
+    gravest_first,
     jacobian_text,
     opcheck_text,
     opening,
@@ -95,7 +96,7 @@ def report_text(report: Report) -> str:
         lines += [f"  {line}" for line in validation_lines(report.validation)]
     if report.findings:
         lines += ["", "findings"]
-        lines += [f"  {f.level}: {finding_text(f)}" for f in report.findings]
+        lines += [f"  {f.level}: {finding_text(f)}" for f in gravest_first(report.findings)]
     lines += ["", *_build_text(report.build), f"  steps   {_steps(report)}"]
     if report.listing is not None:
         lines += ["", *_listing_text(report.listing)]

@@ -36,6 +36,7 @@ __all__ = [
     "curve_rows",
     "curve_text",
     "finding_text",
+    "gravest_first",
     "headlines",
     "jacobian_text",
     "number_text",
@@ -86,6 +87,11 @@ class Problem:
     section: str
     level: str
     text: str
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings as every form lists them: errors, warnings, notes, each as they came."""
+    return sorted(findings, key=lambda f: ("error", "warning", "note").index(f.level))
 
 
 def headlines(report: Report) -> list[str]:

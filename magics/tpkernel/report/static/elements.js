@@ -9,9 +9,28 @@ function el(tag, attributes = {}, ...children) {
     else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value === true ? "" : value);
   }
   for (const child of children.flat()) {
-    if (child !== null && child !== undefined && child !== "") node.append(child);
+    if (child === null || child === undefined || child === "") continue;
+    if (typeof child === "string" && UNBROKEN.test(child)) node.append(...breakable(child));
+    else node.append(child);
   }
   return node;
+}
+
+// Names, keys and paths may be longer than a line: words of more than 24 signs may break after an
+// underline or a slash, and at the latest after 16. What is copied or searched stays the text.
+const UNBROKEN = /\S{25}/;
+
+function breakable(text) {
+  return text.split(/(\S{25,})/).flatMap((part, i) => {
+    if (i % 2 === 0) return [part];
+    const pieces = part.match(/[^_:/]{1,16}[_:/]*|[_:/]{1,16}/g);
+    const lines = [pieces[0]];
+    for (const piece of pieces.slice(1)) {
+      if (lines.at(-1).length + piece.length <= 16) lines[lines.length - 1] += piece;
+      else lines.push(piece);
+    }
+    return lines.flatMap((line, n) => (n ? [document.createElement("wbr"), line] : [line]));
+  });
 }
 
 function drawing(tag, attributes = {}, ...children) {
@@ -23,13 +42,15 @@ function drawing(tag, attributes = {}, ...children) {
 
 const paragraph = (...content) => el("p", {}, ...content);
 
-function table(caption, heads, rows) {
+// Columns whose heads are in `numbers` hold one number and its unit, which stay on a line.
+function table(caption, heads, rows, numbers = []) {
+  const classes = heads.map((head) => (numbers.includes(head) ? "tpk-count" : null));
   return el(
     "table",
     { class: "tpk-table" },
     el("caption", {}, caption),
     el("thead", {}, el("tr", {}, heads.map((h) => el("th", { scope: "col" }, h)))),
-    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell))))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, i) => el("td", { class: classes[i] ?? "" }, cell))))),
   );
 }
 

@@ -100,11 +100,12 @@ function heatMap(jacobian, pair, summary) {
     }[event.key];
     if (!next && event.key !== "Home") return;
     event.preventDefault();
-    event.stopPropagation();
     show(next ? next[0] * columns + next[1] : worst());
   });
   show(at);
-  return el("div", { class: "tpk-picture" }, canvas, values, legend());
+  const across = el("div", { class: "tpk-across", "aria-hidden": "true" }, `elements of output[${pair.output}] →`);
+  const down = el("div", { class: "tpk-down", "aria-hidden": "true" }, `elements of ${pair.input} →`);
+  return el("div", { class: "tpk-picture" }, el("div", { class: "tpk-axes" }, across, down, canvas), values, legend());
 }
 
 function legend() {
@@ -167,15 +168,16 @@ function logPlot({ label, x, y, lines, marks = [] }) {
   }
   text(x, { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" });
   text(y, { x: 12, y: (top + height - bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(top + height - bottom) / 2})` });
-  marks.filter((m) => good(m.at)).forEach((m, i) => {
-    svg.append(drawing("line", { class: "tpk-mark", x1: px(m.at), x2: px(m.at), y1: top, y2: height - bottom }));
-    text(m.text, { x: px(m.at) + 4, y: top + 12 + 14 * i });
-  });
   lines.forEach((line, i) => {
     const points = line.points.filter((p) => good(p[0]) && good(p[1]));
     const path = points.map((p) => `${px(p[0])},${py(p[1])}`).join(" ");
     svg.append(drawing("polyline", { class: `tpk-line-${i}`, points: path, fill: "none", "stroke-dasharray": DASHES[i] }));
     svg.append(...points.map((p) => mark(MARKS[i], px(p[0]), py(p[1]), i)));
+  });
+  marks.filter((m) => good(m.at)).forEach((m, i) => {
+    svg.append(drawing("line", { class: "tpk-mark", x1: px(m.at), x2: px(m.at), y1: top, y2: height - bottom }));
+    const isRight = px(m.at) > width * 0.6;
+    text(m.text, { x: px(m.at) + (isRight ? -4 : 4), y: top + 12 + 14 * i, "text-anchor": isRight ? "end" : "start" });
   });
   const names = lines.map((line, i) => {
     const key = drawing("svg", { class: "tpk-key", viewBox: "0 0 36 12", "aria-hidden": "true" });

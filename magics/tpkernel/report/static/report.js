@@ -10,8 +10,8 @@ function gradcheckControls(model) {
   const named = el("span", { class: "tpk-fields" });
   const seed = numberField("Seed", "0", { min: "0", step: "1" });
   const step = numberField("Step", "", { min: "0", step: "any", placeholder: "by dtype" });
-  const atol = numberField("Absolute tolerance", "", { min: "0", step: "any", placeholder: "by dtype" });
-  const rtol = numberField("Relative tolerance", "", { min: "0", step: "any", placeholder: "by dtype" });
+  const atol = numberField("atol, absolute tolerance", "", { min: "0", step: "any", placeholder: "by dtype" });
+  const rtol = numberField("rtol, relative tolerance", "", { min: "0", step: "any", placeholder: "by dtype" });
   const mode = choice("Mode", [["reverse"], ["forward"], ["both"]]);
   const check = (label) => el("input", { type: "checkbox", "aria-label": label });
   const fast = check("Fast");
@@ -86,7 +86,7 @@ function timingControls(model) {
   const dtype = choice("Dtype of the times", [["", "widest"], ...[...dtypes].map((d) => [d])]);
   const run = runButton("Time it", () => model.send({ action: "timing", reference: reference.value, dtype: dtype.value }));
   return [el("div", { class: "tpk-controls", role: "group", "aria-label": "Timing settings" },
-    field("beside", reference), field("dtype", dtype), run)];
+    field("reference", reference), field("dtype", dtype), run)];
 }
 
 function render({ model, el: root }) {
@@ -98,11 +98,12 @@ function render({ model, el: root }) {
   const cancel = el("button", { type: "button", class: "tpk-cancel", onclick: () => model.send({ action: "cancel" }) }, "Cancel");
   const bar = el("progress", { class: "tpk-bar", "aria-label": "Work in progress" });
   const clock = el("span", { class: "tpk-clock", "aria-hidden": "true" });
-  const work = el("div", { class: "tpk-work" }, bar, clock, cancel);
+  // One row, there also while nothing runs, so that the sections stay where they are.
+  const work = el("div", { class: "tpk-work" }, bar, busy, clock, cancel);
   const strip = el("div", { class: "tpk-strip", role: "alert" });
   const tabs = el("div", { role: "tablist", "aria-label": "Report sections", class: "tpk-tabs" });
   const panels = el("div", {});
-  root.append(title, problems, busy, work, strip, tabs, panels);
+  root.append(title, problems, work, strip, tabs, panels);
   const status = (text) => {
     busy.textContent = text;
   };
@@ -110,6 +111,7 @@ function render({ model, el: root }) {
   const ask = (label, action) => () => (live ? [paragraph(runButton(label, () => model.send({ action })))] : []);
   const none = () => [];
   const operators = Object.keys(model.get("choices")).length;
+  const canAsk = live && operators > 0;
   const sections = {
     Operator: [operatorPanel, operators ? ask("Run opcheck again", "opcheck") : none],
     Gradcheck: [gradcheckPanel, () => (live ? gradcheckControls(model) : [])],
@@ -134,7 +136,6 @@ function render({ model, el: root }) {
         const next = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: names.length - 1 }[event.key];
         if (next === undefined) return;
         event.preventDefault();
-        event.stopPropagation();
         chosen = true;
         choose((next + names.length) % names.length, true);
       },
@@ -166,9 +167,9 @@ function render({ model, el: root }) {
 
   function draw() {
     const facts = model.get("facts");
-    title.textContent = `${facts.cell}: ${facts.title}`;
+    title.replaceChildren(el("span", {}, `${facts.cell}: ${facts.title}`));
     title.classList.toggle("tpk-bad", !facts.ok);
-    names.forEach((name, i) => results[i].replaceChildren(...sections[name][0](facts, status).filter(Boolean)));
+    names.forEach((name, i) => results[i].replaceChildren(...sections[name][0](facts, status, canAsk).filter(Boolean)));
     problems.replaceChildren(...facts.problems.map((p) => el("p", { class: `tpk-${p.level}` }, p.text)));
     problems.hidden = !facts.problems.length;
     choose(chosen ? current : names.indexOf(facts.opening));
@@ -183,14 +184,15 @@ function render({ model, el: root }) {
     const text = model.get("busy");
     const running = text !== "";
     busy.textContent = text;
-    if (running && work.hidden) {
+    if (running && bar.hidden) {
       since = Date.now();
       timer = setInterval(tick, 1000);
       tick();
     } else if (!running) {
       clearInterval(timer);
     }
-    work.hidden = !running;
+    bar.hidden = !running;
+    clock.hidden = !running;
     cancel.hidden = !model.get("can_cancel");
     root.querySelectorAll("button.tpk-run").forEach((node) => {
       node.disabled = running;
@@ -205,9 +207,15 @@ function render({ model, el: root }) {
       if (error.frames) strip.append(el("pre", {}, error.frames));
     }
   }
+  // JupyterLab would insert, cut and delete cells by letters that are pressed here. Chords such as
+  // Ctrl+S stay the notebook's.
+  root.addEventListener("keydown", (event) => {
+    if (!(event.ctrlKey || event.metaKey || event.altKey)) event.stopPropagation();
+  });
+
   const watched = { "change:facts": draw, "change:busy": showBusy, "change:can_cancel": showBusy, "change:error": showError };
   for (const [event, handler] of Object.entries(watched)) model.on(event, handler);
-  work.hidden = true;
+  bar.hidden = true;
   draw();
   showBusy();
   showError();

@@ -8,9 +8,23 @@ function findingLines(facts, check) {
 }
 
 function findingsPanel(facts) {
-  if (!facts.findings.length) return [paragraph("No findings.")];
+  if (!facts.findings.length) return [paragraph("No findings: the checks that ran have nothing to say beside their own sections.")];
   const rows = facts.findings.map((f) => [f.level, f.message, f.check, f.operator]);
-  return [table("Findings", ["level", "message", "check", "operator"], rows)];
+  return [shortTable("Findings", ["level", "message", "check", "operator"], rows)];
+}
+
+// A last column that says one name in every row, or a column without a word, is left out.
+function shortTable(caption, heads, rows) {
+  const kept = heads.map((head, i) =>
+    head === "operator" ? new Set(rows.map((row) => row[i])).size > 1 : head !== "likely cause" || rows.some((row) => row[i]));
+  return table(caption, heads.filter((_, i) => kept[i]), rows.map((row) => row.filter((_, i) => kept[i])));
+}
+
+// Why a section is empty, and what fills it, where somebody can press the button.
+function nothing(facts, said, next) {
+  if (!facts.operators.length) return paragraph(`${said}: the cell declares no operator.`);
+  if (facts.findings.some((f) => f.code === "crash")) return paragraph(`${said}: the kernel crashes. See Findings.`);
+  return paragraph(next ? `${said}. ${next}` : `${said}.`);
 }
 
 function operatorPanel(facts, status) {
@@ -52,9 +66,8 @@ function operatorPanel(facts, status) {
 
 const chosenText = (g) => (g.settings ? `${g.sample} (${g.settings})` : g.sample);
 
-function gradcheckPanel(facts) {
+function gradcheckPanel(facts, status, canAsk) {
   const parts = [];
-  const several = new Set(facts.gradcheck.map((g) => g.operator)).size > 1;
   const rows = facts.gradcheck.flatMap((g) =>
     g.pairs.map((p) => [
       p.words + (p.code ? ` (${p.code})` : ""),
@@ -63,13 +76,13 @@ function gradcheckPanel(facts) {
       chosenText(g),
       p.worst_text,
       p.tolerance_text,
-      ...(several ? [g.operator] : []),
+      g.operator,
     ]),
   );
   if (rows.length) {
     // What matters stands where a narrow page still shows it.
-    const heads = ["verdict", "likely cause", "pair", "sample", "worst element", "step and tolerance"];
-    parts.push(table("Gradcheck", several ? [...heads, "operator"] : heads, rows));
+    const heads = ["verdict", "likely cause", "pair", "sample", "worst element", "step and tolerance", "operator"];
+    parts.push(shortTable("Gradcheck", heads, rows));
   }
   for (const g of facts.gradcheck.filter((x) => !x.pairs.length)) {
     parts.push(paragraph(`${g.words}: ${g.operator} on ${chosenText(g)}. ${g.message}`));
@@ -80,7 +93,7 @@ function gradcheckPanel(facts) {
   }
   const found = findingLines(facts, "gradcheck");
   parts.push(...found);
-  if (!facts.gradcheck.length && !found.length) parts.push(paragraph("No gradcheck was run."));
+  if (!facts.gradcheck.length && !found.length) parts.push(nothing(facts, "No gradcheck was run", canAsk && "The button above runs it."));
   return parts;
 }
 
@@ -118,7 +131,7 @@ function pictures(check, pair) {
 
 function validationPanel(facts) {
   const found = findingLines(facts, "validation");
-  if (!facts.validation.length) return found.length ? found : [paragraph("No validation was run.")];
+  if (!facts.validation.length) return found.length ? found : [nothing(facts, "No validation was run")];
   const body = el("div", {});
   const which = choice("Show combinations", [["all"], ["admitted"], ["refused"], ["wrong"]]);
   const words = el("input", { type: "search", "aria-label": "Filter combinations by text" });
@@ -130,7 +143,7 @@ function validationPanel(facts) {
       .map((r) => [r.argument, r.dtype, r.device, r.layout, r.answer, r.operator])
       .filter((row) => wanted.every((word) => row.join(" ").toLowerCase().includes(word)));
     body.replaceChildren(
-      table("Validation", ["argument", "dtype", "device", "layout", "answer", "operator"], rows),
+      shortTable("Validation", ["argument", "dtype", "device", "layout", "answer", "operator"], rows),
       paragraph(`${rows.length} of ${facts.validation.length} combinations`),
     );
   };
@@ -141,11 +154,11 @@ function validationPanel(facts) {
     paragraph(facts.validation_title),
     ...found,
     ...facts.validation_lines.map((line) => paragraph(line)),
-    folded("Each combination", el("p", {}, field("Show", which), field("with", words)), body),
+    folded("Each combination", el("div", { class: "tpk-controls" }, field("show", which), field("text", words)), body),
   ];
 }
 
-function compilePanel(facts, status) {
+function compilePanel(facts, status, canAsk) {
   const parts = [...findingLines(facts, "compile")];
   for (const c of facts.compiled) {
     parts.push(paragraph(c.words));
@@ -155,11 +168,12 @@ function compilePanel(facts, status) {
     if (c.graph) parts.push(plainCode("Graph", c.graph, status));
     if (c.backward_graph) parts.push(plainCode("Backward graph", c.backward_graph, status));
   }
-  if (!parts.length) parts.push(paragraph("Nothing was compiled yet."));
+  if (!parts.length) parts.push(nothing(facts, "Nothing was compiled yet",
+      canAsk && "The button above runs the operator in a compiled graph and eagerly, and shows the graph and how far both differ."));
   return parts;
 }
 
-function timingPanel(facts) {
+function timingPanel(facts, status, canAsk) {
   const parts = [...findingLines(facts, "timing")];
   for (const t of facts.timing) {
     const title = `Times of ${t.operator}, ${t.dtype}`;
@@ -173,7 +187,7 @@ function timingPanel(facts) {
     const last = t.rows.at(-1);
     const spoken = last ? `; at ${last.words[0]} ${last.words[1]}, ${last.words[3]}, ${last.words[5]} of the limit` : "";
     parts.push(
-      table(title, facts.timing_heads, t.rows.map((r) => r.words)),
+      table(title, facts.timing_heads, t.rows.map((r) => r.words), facts.timing_heads.slice(1)),
       ...t.notes.map((n) => paragraph(`Note: ${n}`)),
       logPlot({
         label: `${title} across sizes${spoken}`,
@@ -189,7 +203,8 @@ function timingPanel(facts) {
       }),
     );
   }
-  if (!parts.length) parts.push(paragraph("Nothing was timed yet."));
+  if (!parts.length) parts.push(nothing(facts, "Nothing was timed yet",
+      canAsk && "The button above times the operator across sizes, beside the reference if there is one, and what copying as many bytes takes."));
   return parts;
 }
 
