@@ -83,7 +83,9 @@ def test_nothing_is_wider_than_the_page(view: Page, section: str, width: int) ->
     if width == 1200:
         assert panel.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
     if (folder := artifacts_folder()) is not None:
-        view.screenshot(path=folder / f"looks-{section}-{width}.png", full_page=True)
+        is_light = view.locator("body").get_attribute("data-jp-theme-light") == "true"
+        name = f"looks-{section.lower()}-{width}-{'light' if is_light else 'dark'}.png"
+        view.screenshot(path=folder / name, full_page=True)
     view.set_viewport_size({"width": 1200, "height": 900})
 
 
