@@ -646,8 +646,9 @@ def test_a_negative_output_size_names_operator_output_and_expression(device: str
 def test_an_output_size_beyond_addresses_names_operator_output_and_expression(device: str) -> None:
     narrow = tpkernel.build(NARROW).module.narrow
     message = (
-        rf"^\[guards::narrow\] output 'out': expected sizes of {2**63 - 1} at most, got {2**70 + 3} "
-        r"in dimension 0, which is n - by of the declared shape\. Pass smaller numbers, or"
+        rf"^\[guards::narrow\] output 'out': expected sizes of {2**63 - 1} at most, "
+        rf"got {2**70 + 3} in dimension 0, which is n - by of the declared shape\. "
+        r"Pass smaller numbers, or"
     )
     with pytest.raises(ValueError, match=message):
         narrow(tp.ones(3, device=device), -(2**70))
