@@ -495,7 +495,13 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 # --- embeddings -----------------------------------------------------------------------------------
 
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+) -> Tensor:
     """Return the rows of `weight` at the indices `input`.
 
     Parameters
@@ -506,6 +512,10 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
         Shape (rows, features).
     padding_idx
         A row whose gradient stays zero.
+    max_norm
+        Rows that are looked up are first scaled down to this norm, in `weight` itself.
+    norm_type
+        Order of that norm.
 
     Returns
     -------
@@ -517,6 +527,8 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     IndexError
         An index, or `padding_idx`, is out of range.
     """
+    if max_norm is not None:
+        _limit_rows(input, weight, max_norm, norm_type)
     found = _embedding(input, weight)
     if padding_idx is None:
         return found
@@ -529,3 +541,13 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
         raise IndexError(message)
     padded = (input == padding_idx % rows).unsqueeze(-1)
     return _tp.where(padded, found.detach(), found)
+
+
+def _limit_rows(indices: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scale the rows at `indices` down to `max_norm`, where they exceed it."""
+    with _tp.no_grad():
+        chosen = _tp.unique(indices)
+        rows = _embedding(chosen, weight)
+        norms = rows.norm(norm_type, -1, keepdim=True)
+        # Not quite to the norm: rounding must not make the next call scale them again.
+        weight[chosen] = _tp.where(norms > max_norm, rows * (max_norm / (norms + 1e-7)), rows)

@@ -152,7 +152,7 @@ def kl_div(
     else:
         loss = _tp.xlogy(target, target) - target * input
     if reduction == "batchmean":
-        return loss.sum() / max(1, input.shape[0] if input.ndim else 1)
+        return loss.sum() / (input.shape[0] if input.ndim else 1)
     result: Tensor = _reduced("kl_div", loss, reduction)
     return result
 

@@ -17,10 +17,13 @@ from tensorplay.ops.convolution import per_dimension
 from tensorplay.ops.joining import stack
 from tensorplay.ops.movement import Ints, reshape
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
-from tensorplay.ops.selection import gather, int_tensor
+from tensorplay.ops.selection import gather, int_tensor, where
 from tensorplay.ops.strided import unfold
 
 __all__: list[str] = []
+
+# The place of a maximum where a dilated window steps over all elements and sees padding only.
+NOWHERE = -1
 
 
 def _count(size: int, k: int, step: int, width: int, gap: int, *, ceil_mode: bool) -> int:
@@ -125,6 +128,8 @@ def _max_pool(
     for size, here, other in zip(sizes, chosen, first, strict=True):
         # Padding wins where all is as low: then it is the first of the elements.
         places = places * size + np.where(outside, other, here)
+    for size, other in zip(sizes, first, strict=True):
+        places = np.where(other < size, places, NOWHERE)
     return values, np.ascontiguousarray(places, np.int64)
 
 
@@ -136,19 +141,24 @@ def _sum_at(x: Any, places: Any, size: Ints) -> Any:
     lead = x.shape[: x.ndim - len(size)]
     wide = x.astype(np.float32) if x.dtype in _dtype.NARROW else x
     out = np.zeros((math.prod(lead), math.prod(size)), wide.dtype)
-    values, where = (np.ascontiguousarray(a).reshape(len(out), -1) for a in (wide, places))
-    if _native.core is None or not _native.core.add_at_places(out, where, values):
-        np.add.at(out, (np.arange(len(out))[:, None], where), values)
+    each = math.prod(places.shape[len(lead) :])  # not -1: there may be no channels
+    values, at = (np.ascontiguousarray(a).reshape(len(out), each) for a in (wide, places))
+    if _native.core is None or not _native.core.add_at_places(out, at, values):
+        seen = at != NOWHERE
+        rows = np.arange(len(out))[:, None]
+        np.add.at(out, (rows, np.where(seen, at, 0)), np.where(seen, values, 0))
     return out.reshape(*lead, *size).astype(x.dtype, copy=False)
 
 
 def _read_at(x: Any, places: Any, n: int) -> Any:
     """Return the elements of the last `n` dimensions, counted through, at `places`."""
-    picked = gather.apply((_flat(x, n), x.ndim - n, _flat(places, n)))
+    flat = _flat(places, n)
+    picked = gather.apply((_flat(x, n), x.ndim - n, flat.clamp(min=0)))
+    picked = where.apply((flat == NOWHERE, 0, picked))
     return reshape.apply((picked, tuple(places.shape)))
 
 
-# The places were found by an operator, so that they are in range.
+# The places were found by an operator, so that they are in range, or `NOWHERE`.
 sum_at = Primitive(
     "_sum_at(Tensor input, Tensor places, int[] size) -> Tensor",
     "Sums of the elements of each channel at their places in `size`, zeros elsewhere.",
@@ -163,6 +173,8 @@ sum_at = Primitive(
         Sample((make(2, 3), int_tensor([[0, 2, 0], [4, 1, 2]]), (5,)), name="1d"),
         Sample((make(1, 2, 2), int_tensor([[[0, 5], [5, 1]]]), (2, 3)), name="2d"),
         Sample((make(2, 0), int_tensor([[], []]), (3,)), name="none"),
+        Sample((make(0, 2), int_tensor([[0, 1]])[:0], (3,)), name="no channels"),
+        Sample((make(2, 2), int_tensor([[0, -1], [-1, 2]]), (3,)), name="nowhere"),
     ],
 )
 
@@ -189,6 +201,7 @@ max_windows = Primitive(
     samples=lambda make: [
         Sample((make(2, 5), (2,), (2,), (1,), (1,), False), name="1d"),
         Sample((make(1, 2, 4, 5), (2, 2), (1, 2), (0, 1), (2, 1), True), name="2d"),
+        Sample((make(0, 5), (2,), (2,), (0,), (1,), False), name="no channels"),
     ],
 )
 
@@ -251,7 +264,7 @@ def _define_max(n: int) -> Composite:
         f"{name}(Tensor input, int[{n}] kernel_size, int[{n}]? stride=None, int[{n}] padding=0, "
         f"int[{n}] dilation=1, bool ceil_mode=False, bool return_indices=False) -> Tensor",
         "The largest element of every window, `stride` (by default its size) apart; with "
-        "`return_indices` also where it is in its channel.",
+        "`return_indices` also where it is in its channel, -1 if a window sees padding only.",
         _max(name, n),
         method=False,
         samples=_pool_samples(n, maximum=True),

@@ -83,7 +83,7 @@ def _transposed(name: str, n: int) -> Any:
             for size, s, d, k in zip(batched.shape[2:], stride, dilation, kernel, strict=True)
         ]
         size = [r - 2 * p + e for r, p, e in zip(reach, padding, extra, strict=True)]
-        if min(size) < 0 or 0 in batched.shape[2:]:
+        if min(size) < 1 or 0 in batched.shape[2:]:
             raise RuntimeError(
                 f"[{name}] Given input size per channel: {list(batched.shape[2:])}. Calculated "
                 f"output size per channel: {size}. Output size is too small."

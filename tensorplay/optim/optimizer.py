@@ -262,7 +262,8 @@ class Optimizer:
                 self._update_fused(x, g, state, group)
                 return
             if group.get("maximize"):
-                g = np.negative(g)
+                # Without `out`, of a parameter without dimensions it is a number, not an array.
+                g = np.negative(g, out=self._temporary(g, 2))
             self._update(x, g, state, group)
             return
         # Others are computed on a copy: complex numbers as pairs, narrow ones with more digits.

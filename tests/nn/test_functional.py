@@ -162,6 +162,9 @@ def test_normalisations_have_their_gradients(function: Callable[..., Any]) -> No
         (lambda: nn.Linear(-1, 2), r"\[Linear\] argument 'in_features': expected at least 0"),
         (lambda: nn.Conv2d(3, 4, 3, groups=2), "'in_channels': must be divisible by groups"),
         (lambda: nn.Conv2d(3, 4, (3, 3, 3)), "'kernel_size': expected an int or 2 of them"),
+        (lambda: nn.Conv1d(1, 1, 3, 2, "same", padding_mode="reflect"), r"\(2,\)\. Write stride=1"),
+        (lambda: nn.Conv1d(1, 1, 3, padding="full"), "integers, 'same' or 'valid', got 'full'"),
+        (lambda: nn.ConvTranspose1d(1, 1, 3, padding="same"), "expected integers, got 'same'"),
         (lambda: nn.GroupNorm(2, 3), "expected a divisor of 3 channels, got 2"),
         (lambda: nn.BatchNorm2d(3)(tp.ones(2, 3)), r"expected 4 dimensions, \(N, C, H, W\), got 2"),
         (lambda: nn.MSELoss("avg"), r"\[MSELoss\] argument 'reduction'"),
@@ -259,6 +262,20 @@ def test_embedding_keeps_its_padding() -> None:
         nn.Embedding.from_pretrained(tp.ones(3))
 
 
+def test_embedding_limits_the_rows_that_it_looks_up() -> None:
+    table = nn.Embedding.from_pretrained(
+        tp.tensor([[3.0, 4.0], [3.0, 4.0], [0.3, 0.4]]), freeze=False, max_norm=1.0
+    )
+    found = table(tp.tensor([1, 2, 1]))
+    np.testing.assert_allclose(found.detach().numpy(), [[0.6, 0.8], [0.3, 0.4], [0.6, 0.8]])
+    assert table.weight[0].tolist() == [3.0, 4.0]
+    found.sum().backward()
+    assert table.weight.grad.tolist() == [[0.0, 0.0], [2.0, 2.0], [1.0, 1.0]]
+    assert "max_norm=1.0" in repr(table)
+    with pytest.raises(IndexError):
+        table(tp.tensor([3]))
+
+
 def test_convolutions_and_pooling() -> None:
     conv = nn.Conv2d(2, 4, (3, 1), stride=2, padding=1, groups=2)
     x = tp.randn(1, 2, 6, 5)
@@ -327,6 +344,7 @@ def test_losses_of_distributions() -> None:
     found = nn.KLDivLoss("batchmean", log_target=True)(logs, target.log())
     np.testing.assert_allclose(found.item(), expected)
     assert F.kl_div(logs, tp.zeros(3, 4, dtype=tp.float64), "sum").item() == 0
+    assert F.kl_div(logs[:0], target[:0], "batchmean").isnan()
 
 
 def test_losses_with_weights_carry_them_as_buffers() -> None:

@@ -103,6 +103,7 @@ POOLING_ERRORS = [
     (lambda: tp.conv_transpose2d(PLANE, SMALL, tp.ones(7)), RuntimeError, "'bias'"),
     (lambda: tp.conv_transpose2d(PLANE, SMALL, stride=0), RuntimeError, "at least 1"),
     (lambda: tp.conv_transpose2d(PLANE, SMALL, padding=99), RuntimeError, "too small"),
+    (lambda: tp.conv_transpose1d(X[..., :1], SMALL[..., 0], padding=1), RuntimeError, "too small"),
     (lambda: tp.conv_transpose2d(PLANE, SMALL, output_padding=1), RuntimeError, "smaller than"),
     (lambda: tp.adaptive_avg_pool1d(X, -1), RuntimeError, "greater than or equal to 0"),
 ]
@@ -123,3 +124,26 @@ ATTENTION_ERRORS = [
 def test_errors(call: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         call()
+
+
+def test_a_window_that_steps_over_all_elements_gives_its_gradient_to_none() -> None:
+    x = tp.tensor([[0.1], [-0.2]], requires_grad=True)
+
+    def pooled(x: tp.Tensor) -> Any:
+        return tp.max_pool1d(x, 2, None, 1, 2, return_indices=True)
+
+    values, places = pooled(x)
+    assert values.tolist() == [[-math.inf], [-math.inf]]
+    assert places.tolist() == [[-1], [-1]]
+    (slope,) = tp.autograd.grad(values.sum(), x, create_graph=True)
+    assert slope.tolist() == [[0.0], [0.0]]
+    _, tangents = tp.func.jvp(lambda x: pooled(x)[0], (x.detach(),), (tp.ones(2, 1),))
+    assert tangents.tolist() == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 5), (2, 0, 5)])
+def test_maxima_of_no_channels_have_gradients(shape: tuple[int, ...]) -> None:
+    x = tp.ones(shape, requires_grad=True)
+    tp.max_pool1d(x, 2).sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == shape

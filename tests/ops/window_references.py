@@ -257,7 +257,8 @@ def sum_at(x: Any, places: Any, size: Any) -> Any:
     lead = x.shape[: x.ndim - len(size)]
     out = np.zeros((*lead, *size))
     for at in np.ndindex(*x.shape):
-        out[at[: len(lead)]].reshape(-1)[places[at]] += x[at]
+        if places[at] >= 0:
+            out[at[: len(lead)]].reshape(-1)[places[at]] += x[at]
     return out
 
 

@@ -227,6 +227,16 @@ def test_maximize_goes_up() -> None:
         assert (p > before * 0.99 - 1e-3).all()
 
 
+def test_a_parameter_without_dimensions_keeps_its_state_going_up() -> None:
+    one, many = nn.Parameter(tp.tensor(1.0)), nn.Parameter(tp.tensor([1.0]))
+    for p in (one, many):
+        method = optim.SGD([p], 0.1, momentum=0.5, maximize=True)
+        for slope in (1.0, -2.0, 3.0, 0.5):
+            p.grad = tp.full_like(p, slope)
+            method.step()
+    assert one.item() == many.item()
+
+
 def test_a_step_leaves_the_rest_alone() -> None:
     a, b = parameter(2), parameter(2)
     before = b.tolist()

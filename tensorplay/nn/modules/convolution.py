@@ -94,7 +94,7 @@ class _Convolution(Module):
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = _sizes(name, "kernel_size", kernel_size, n)
         self.stride = _sizes(name, "stride", stride, n)
-        self.padding = padding if isinstance(padding, str) else _sizes(name, "padding", padding, n)
+        self.padding = self._checked_padding(padding)
         self.dilation = _sizes(name, "dilation", dilation, n)
         rows, columns = out_channels, in_channels
         if self._transposed:
@@ -105,6 +105,22 @@ class _Convolution(Module):
             "bias", empty_parameter((out_channels,), device, dtype) if bias else None
         )
         self.reset_parameters()
+
+    def _checked_padding(self, padding: Any) -> str | tuple[int, ...]:
+        name = type(self).__name__
+        if not isinstance(padding, str):
+            return _sizes(name, "padding", padding, self._dimensions)
+        if padding not in {"same", "valid"} or self._transposed:
+            words = "" if self._transposed else ", 'same' or 'valid'"
+            message = f"[{name}] argument 'padding': expected integers{words}, got {padding!r}."
+            raise ValueError(message)
+        if padding == "same" and any(step != 1 for step in self.stride):
+            message = (
+                f"[{name}] argument 'padding': 'same' is not supported for strided convolutions, "
+                f"got stride={self.stride}. Write stride=1, or padding in numbers."
+            )
+            raise ValueError(message)
+        return padding
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew, between ±1/√fan_in."""

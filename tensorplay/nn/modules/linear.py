@@ -199,6 +199,10 @@ class Embedding(Module):
         Numbers in a row.
     padding_idx
         A row that starts as zeros and gets no gradient.
+    max_norm
+        Rows that are looked up are first scaled down to this norm.
+    norm_type
+        Order of that norm.
     device, dtype
         Those of the table.
 
@@ -220,6 +224,8 @@ class Embedding(Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -235,12 +241,18 @@ class Embedding(Module):
                 raise IndexError(message)
             padding_idx %= num_embeddings
         self.padding_idx = padding_idx
+        self.max_norm, self.norm_type = max_norm, norm_type
         self.weight = empty_parameter((num_embeddings, embedding_dim), device, dtype)
         self.reset_parameters()
 
     @classmethod
     def from_pretrained(
-        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
     ) -> Embedding:
         """Return a module with the table `embeddings`, not trained if `freeze`.
 
@@ -256,7 +268,15 @@ class Embedding(Module):
             )
             raise ValueError(message)
         rows, features = embeddings.shape
-        module = cls(rows, features, padding_idx, device="meta", dtype=embeddings.dtype)
+        module = cls(
+            rows,
+            features,
+            padding_idx,
+            max_norm,
+            norm_type,
+            device="meta",
+            dtype=embeddings.dtype,
+        )
         module.weight = Parameter(embeddings, requires_grad=not freeze)
         return module
 
@@ -268,11 +288,12 @@ class Embedding(Module):
                 init.zeros_(self.weight.detach()[self.padding_idx])
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self.weight, self.padding_idx)
+        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type)
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+        limit = "" if self.max_norm is None else f", max_norm={self.max_norm}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}{limit}"
 
 
 class Flatten(Module):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import pickle
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, TimeoutError as NoBatch
@@ -18,6 +20,31 @@ from tensorplay.utils.data.datasets import IterableDataset
 from tensorplay.utils.data.samplers import BatchSampler, RandomSampler, SequentialSampler
 
 __all__ = ["DataLoader"]
+
+
+# Seconds in which the workers of a loop that ended early may finish what they do.
+_GRACE = 5.0
+
+
+# What a worker gets once.
+_SENT = ("dataset", "collate_fn", "worker_init_fn")
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - classes of people may raise anything
+        return False
+    return True
+
+
+def _workers_of(pool: ProcessPoolExecutor) -> list[Any]:
+    return list((pool._processes or {}).values())
+
+
+def _kill(processes: Iterable[Any]) -> None:
+    for process in processes:
+        process.kill()  # nothing happens to one that has ended
 
 
 class _NoWorkerError(RuntimeError):
@@ -65,6 +92,10 @@ class DataLoader:
     ------
     ValueError
         Numbers out of range, or options that exclude each other.
+    TypeError
+        Numbers that are none, a `collate_fn` that cannot be called, or no dataset.
+    pickle.PicklingError
+        From the loop: what cannot be sent to or from a worker process.
     RuntimeError
         From the loop: a worker process ended, or gave no batch in time. What the dataset raises in
         a worker arrives as it is, or as a RuntimeError with its traceback if it cannot be pickled.
@@ -117,6 +148,7 @@ class DataLoader:
         self._readers: list[ProcessPoolExecutor] = []
         self._loops = count()
         iterable = isinstance(dataset, IterableDataset)
+        self._check_kinds(batch_size, collate_fn)
         self._check_numbers(prefetch_factor)
         self._check_choices(
             iterable, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last
@@ -142,6 +174,32 @@ class DataLoader:
     def _refuse(argument: str, text: str) -> None:
         message = f"[DataLoader] argument {argument!r}: {text}"
         raise ValueError(message)
+
+    def _check_kinds(self, batch_size: Any, collate_fn: Any) -> None:
+        given: list[tuple[str, Any]] = [("num_workers", self.num_workers)]
+        if batch_size is not None:
+            given.append(("batch_size", batch_size))
+        for name, value in given:
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                message = (
+                    f"[DataLoader] argument {name!r}: expected int, got {type(value).__name__}."
+                )
+                raise TypeError(message)
+        if collate_fn is not None and not callable(collate_fn):
+            message = (
+                "[DataLoader] argument 'collate_fn': expected a function, got "
+                f"{type(collate_fn).__name__}."
+            )
+            raise TypeError(message)
+        if not isinstance(self.dataset, IterableDataset) and not hasattr(
+            self.dataset, "__getitem__"
+        ):
+            message = (
+                "[DataLoader] argument 'dataset': expected samples by index, or an "
+                f"IterableDataset, got {type(self.dataset).__name__}. Write a class with "
+                "__getitem__ and __len__, or derive one with __iter__ from IterableDataset."
+            )
+            raise TypeError(message)
 
     def _check_numbers(self, prefetch_factor: int | None) -> None:
         if self.num_workers < 0:
@@ -254,7 +312,8 @@ class DataLoader:
                 workers.fetch_next, loop, self.batch_size, drop_last=self.drop_last
             )
             for pool in pools:
-                ahead.append((pool, deque(pool.submit(fetch) for _ in range(self.prefetch_factor))))
+                first = (self._submit(pool, fetch) for _ in range(self.prefetch_factor))
+                ahead.append((pool, deque(first)))
             while ahead:
                 pool, pending = ahead.popleft()
                 ahead.append((pool, pending))
@@ -263,13 +322,13 @@ class DataLoader:
                     for future in ahead.pop()[1]:
                         future.cancel()
                     continue
-                pending.append(pool.submit(fetch))
+                pending.append(self._submit(pool, fetch))
                 yield found[0]
             finished = True
-        except _NoWorkerError:
+        except _NoWorkerError:  # nobody waits for one that hangs: not this loop, and not the end
             lost = True
             for pool in pools:
-                self._kill(pool)
+                _kill(_workers_of(pool))
             raise
         finally:
             for _, pending in ahead:
@@ -279,16 +338,33 @@ class DataLoader:
                 if self._readers is pools:
                     self._readers = []
                 for pool in pools:
-                    pool.shutdown(wait=finished, cancel_futures=True)
+                    self._end(pool, finished=finished)
             else:
                 for pool in pools:
                     pool.submit(workers.forget, loop)
 
     @staticmethod
-    def _kill(pool: ProcessPoolExecutor) -> None:
-        # Nobody waits for one that hangs: not this loop, and not the end of the program.
-        for process in list((pool._processes or {}).values()):
-            process.kill()
+    def _end(pool: ProcessPoolExecutor, *, finished: bool) -> None:
+        processes = _workers_of(pool)
+        pool.shutdown(wait=finished, cancel_futures=True)
+        if not finished:
+            # The end of the program waits for workers; one that hangs must not keep it.
+            timer = threading.Timer(_GRACE, _kill, [processes])
+            timer.daemon = True
+            timer.start()
+
+    def _submit(self, pool: ProcessPoolExecutor, fetch: Any, *args: Any) -> Future[Any]:
+        try:
+            return pool.submit(fetch, *args)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            # A worker that is not forked gets its task by pickle when it starts.
+            names = [name for name in _SENT if not _is_picklable(getattr(self, name))]
+            message = (
+                f"[DataLoader] argument {', '.join(map(repr, names))}: expected what a worker "
+                f"process can be sent, got: {str(error).rstrip('.')}. Write functions and classes "
+                "at the top of a module, or multiprocessing_context='fork'."
+            )
+            raise pickle.PicklingError(message) from error
 
     def _by_workers(self, order: Iterable[Any]) -> Iterator[Any]:
         pool = self._pool or self._make_pools(self.num_workers)[0]
@@ -299,16 +375,16 @@ class DataLoader:
             fetch = functools.partial(workers.fetch, batched=self._batched)
             chosen = iter(order)
             for indices in islice(chosen, self.num_workers * self.prefetch_factor):
-                pending.append(pool.submit(fetch, indices))
+                pending.append(self._submit(pool, fetch, indices))
             while pending:
                 found = self._wait(pending.popleft())
                 for indices in islice(chosen, 1):
-                    pending.append(pool.submit(fetch, indices))
+                    pending.append(self._submit(pool, fetch, indices))
                 yield found
             finished = True
         except _NoWorkerError:
             lost = True
-            self._kill(pool)
+            _kill(_workers_of(pool))
             raise
         finally:
             for future in pending:
@@ -316,11 +392,11 @@ class DataLoader:
             if lost or not self.persistent_workers:
                 if self._pool is pool:
                     self._pool = None
-                pool.shutdown(wait=finished, cancel_futures=True)
+                self._end(pool, finished=finished)
 
     def _wait(self, future: Future[Any]) -> Any:
         try:
-            return future.result(self.timeout or None)
+            found = future.result(self.timeout or None)
         except BrokenProcessPool as error:
             message = (
                 "[DataLoader] a worker process ended: it was killed, ran out of memory, or "
@@ -328,7 +404,15 @@ class DataLoader:
             )
             raise _NoWorkerError(message) from error
         except NoBatch as error:
-            if future.done():  # it is the dataset's own
-                raise
             message = f"[DataLoader] a worker process gave no batch within {self.timeout} s."
             raise _NoWorkerError(message) from error
+        except Exception as error:
+            message = (
+                "[DataLoader] a batch cannot be sent from a worker process: "
+                f"{str(error).rstrip('.')}. Write a collate_fn that returns what pickle takes, or "
+                "num_workers=0."
+            )
+            raise pickle.PicklingError(message) from error
+        if isinstance(found, workers.Failure):
+            found.throw()
+        return found

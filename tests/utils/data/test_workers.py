@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
+import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,3 +177,150 @@ def test_a_stream_that_fails_in_a_worker_says_why() -> None:
         next(found)
     with pytest.raises(RuntimeError, match="gave no batch"):
         list(DataLoader(Hangs(), 1, num_workers=1, timeout=0.2))
+
+
+class Endless(Dataset[Any]):
+    """The first sample, and then a worker that never answers."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> Any:
+        if index:
+            time.sleep(600)
+        return index
+
+
+def run_apart(text: str, *args: str) -> subprocess.Popen[str]:
+    """Run a program that has this module's datasets."""
+    program = f"from {__name__} import *\n{textwrap.dedent(text)}"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *args],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+
+
+@pytest.mark.slow
+def test_a_loop_that_ends_early_leaves_a_program_that_ends() -> None:
+    text = """
+        for batch in DataLoader(Endless(), num_workers=2):
+            break
+        print(batch.item())
+    """
+    with run_apart(text) as program:
+        assert program.communicate(timeout=60)[0] == "0\n"
+    assert program.returncode == 0
+
+
+def test_an_interrupt_ends_the_loop_and_its_workers() -> None:
+    text = """
+        batches = iter(DataLoader(Endless(), num_workers=1))
+        try:
+            print(next(batches).item(), flush=True)
+            next(batches)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            os._exit(5)  # the grace of a loop that ended early is another test's
+    """
+    with run_apart(text) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "0\n"
+        time.sleep(0.2)
+        program.send_signal(signal.SIGINT)
+        assert program.stdout.readline() == "interrupted\n"
+        assert program.wait(30) == 5
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals and process numbers are POSIX's")
+def test_workers_end_with_a_parent_that_is_killed() -> None:
+    text = """
+        loader = DataLoader(Rows(lambda i: os.getpid()), None, num_workers=1,
+                            persistent_workers=True)
+        print(next(iter(loader)), flush=True)
+        time.sleep(600)
+    """
+    with run_apart(text) as program:
+        assert program.stdout is not None
+        worker = int(program.stdout.readline())
+        os.kill(worker, 0)  # it is there
+        program.kill()
+        program.wait(30)
+        for _ in range(300):
+            try:
+                os.kill(worker, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.1)
+    raise AssertionError(worker)
+
+
+@pytest.mark.parametrize("argument", ["dataset", "collate_fn", "worker_init_fn"])
+def test_what_pickle_refuses_is_told_when_workers_are_not_forked(argument: str) -> None:
+    dataset = Rows((lambda i: i) if argument == "dataset" else int)
+    options: dict[str, Any] = {} if argument == "dataset" else {argument: lambda x: x}
+    loader = DataLoader(dataset, num_workers=1, multiprocessing_context="spawn", **options)
+    with pytest.raises(
+        pickle.PicklingError, match=rf"argument '{argument}': .*<lambda>.*top of a module"
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        lambda: lambda: 1,
+        lambda: (i for i in range(2)),
+        lambda: tp.ones(1, requires_grad=True) * 2,
+    ],
+    ids=["function", "generator", "computed tensor"],
+)
+def test_batches_that_cannot_be_sent_are_told(batch: Any) -> None:
+    dataset = Rows(lambda i: batch())
+    with pytest.raises(pickle.PicklingError, match=r"a batch cannot be sent.*num_workers=0\.$"):
+        list(DataLoader(dataset, None, num_workers=1, collate_fn=lambda x: x))
+
+
+def test_what_a_dataset_raises_has_the_traceback_of_the_worker() -> None:
+    def unreadable(index: int) -> Any:
+        raise pickle.PicklingError("of the dataset's own")
+
+    with pytest.raises(pickle.PicklingError, match=r"^of the dataset's own$") as caught:
+        list(DataLoader(Rows(unreadable), num_workers=1))
+    assert "in unreadable" in str(caught.value.__cause__)
+
+
+def test_a_dataset_may_run_out_of_time_by_itself() -> None:
+    def slow(index: int) -> Any:
+        raise TimeoutError("of the camera")
+
+    with pytest.raises(TimeoutError, match="of the camera"):
+        list(DataLoader(Rows(slow), num_workers=1, timeout=30))
+
+
+def test_large_tensors_arrive_as_they_are() -> None:
+    def image(index: int) -> Any:
+        return {"pixels": tp.full((3, 700, 700), float(index)), "name": f"{index}.png"}
+
+    found = list(DataLoader(Rows(image, 4), 2, num_workers=2))
+    assert [b["name"] for b in found] == [["0.png", "1.png"], ["2.png", "3.png"]]
+    for at, batch in enumerate(found):
+        expected = tp.tensor([2.0 * at, 2.0 * at + 1]).reshape(2, 1, 1, 1)
+        assert tp.equal(batch["pixels"], expected.expand(2, 3, 700, 700))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dataset": 3}, r"'dataset': expected samples by index.*got int\. Write a class"),
+        ({"dataset": iter([1])}, r"'dataset'.*derive one with __iter__ from IterableDataset"),
+        ({"batch_size": "2"}, "'batch_size': expected int, got str"),
+        ({"batch_size": 2.0}, "'batch_size': expected int, got float"),
+        ({"num_workers": None}, "'num_workers': expected int, got NoneType"),
+        ({"collate_fn": 3}, "'collate_fn': expected a function, got int"),
+    ],
+)
+def test_options_of_another_kind_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        DataLoader(**{"dataset": Rows(int), **options})
