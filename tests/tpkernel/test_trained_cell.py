@@ -7,22 +7,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tensorplay as tp
-import tpkernel
-from tensorplay import nn, optim
+from tests.tpkernel.shell import Shell
 
-FRONT = """
+CELL = """\
+/*---
 op: trained::bend(Tensor x, Tensor slope) -> Tensor
 shape: {x: [n, k], slope: [], out: [n, k]}
 derivatives:
   x: grad * slope * sigmoid(x)
   slope: (grad * softplus(x)).sum()
-"""
-KERNEL = """
+---*/
 template <typename T>
 void bend(tp::In<T> x, tp::In<T, 0> slope, tp::Out<T> out) {
   for (int64_t i = 0; i < x.numel(); ++i)
@@ -30,7 +28,12 @@ void bend(tp::In<T> x, tp::In<T, 0> slope, tp::Out<T> out) {
 }
 """
 
+# The same text in the notebook and in the other process.
 MODEL = """
+import tensorplay as tp
+from tensorplay import nn
+
+
 class Bend(nn.Module):
     def __init__(self):
         super().__init__()
@@ -49,60 +52,61 @@ def data():
     return x, (x.sum(1) > 0).long()
 """
 
-ELSEWHERE = (
-    """
-import json, sys, warnings
-import tensorplay as tp
-from tensorplay import nn
+TRAINING = """
+tp.manual_seed(0)
+eager, twin = model(), model()
+twin.load_state_dict(eager.state_dict())
+compiled = tp.compile(twin)
+x, y = data()
+losses = {}
+for name, net, call in (("eager", eager, eager), ("compiled", twin, compiled)):
+    optimizer = tp.optim.Adam(net.parameters(), 0.05)
+    losses[name] = []
+    for _ in range(20):
+        loss = nn.functional.cross_entropy(call(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses[name].append(loss.item())
 """
-    + MODEL
-    + """
+
+ELSEWHERE = f"""
+import json, sys
+{MODEL}
+from tensorplay.utils import cpp_jit
+
+try:
+    cpp_jit.load_inline("one", cpp_sources="int one() {{ return 1; }}", functions="one")
+except Exception as error:
+    refusal = str(error)
 tp.library.load(sys.argv[1])
 net = model()
 net.load_state_dict(tp.load(sys.argv[2]))
 x, _ = data()
-with warnings.catch_warnings(record=True) as notices:
-    warnings.simplefilter("always")
-    compiled = tp.compile(net)(x)
-print(json.dumps({"eager": net(x).tolist(), "compiled": compiled.tolist()}))
+compiled = tp.compile(net)(x)
+print(json.dumps({{"refusal": refusal, "eager": net(x).tolist(), "compiled": compiled.tolist()}}))
 """
-)
-
-
-@pytest.fixture
-def operator() -> Any:
-    report = tpkernel.build(f"/*---{FRONT}---*/{KERNEL}", checks=["gradcheck"])
-    assert all(pair.verdict == "ok" for pair in report.gradcheck)
-    return report
 
 
 def test_an_operator_of_a_cell_in_a_trained_compiled_and_saved_model(
-    operator: Any, tmp_path: Path
+    shell: Shell, tmp_path: Path
 ) -> None:
-    names: dict[str, Any] = {"tp": tp, "nn": nn}
-    exec(MODEL, names)  # noqa: S102 - the same text as in the other process
-    tp.manual_seed(0)
-    net, twin = names["model"](), names["model"]()
-    twin.load_state_dict(net.state_dict())
-    x, y = names["data"]()
-    losses: dict[str, list[float]] = {}
-    for name, trained, call in (("eager", net, net), ("compiled", twin, tp.compile(twin))):
-        optimizer = optim.Adam(trained.parameters(), 0.05)
-        losses[name] = []
-        for _ in range(20):
-            loss = nn.functional.cross_entropy(call(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses[name].append(loss.item())
+    assert shell.kernel(CELL).error is None
+    report = shell.ok("import tpkernel\ntpkernel.last_report()").result
+    assert report.ok
+    assert all(pair.verdict == "ok" for pair in report.gradcheck)
+    shell.ok(MODEL)
+    shell.ok(TRAINING)
+    losses = shell["losses"]
     assert losses["eager"][-1] < losses["eager"][0] / 2
     assert losses["compiled"] == pytest.approx(losses["eager"], rel=1e-4)
+    # The kernel lies between what is compiled: the whole model is one graph.
+    assert shell.ok("tp.compiler.explain(twin)(x).graph_count").result == 1
 
-    tp.save(net.state_dict(), tmp_path / "net.tp")
-    (tmp_path / "ops.yaml").write_text(f"-{FRONT.replace(chr(10), chr(10) + '  ')[2:]}")
-    (tmp_path / "kernels.cc").write_text(KERNEL)
+    tp.save(shell["twin"].state_dict(), tmp_path / "net.tp")
+    source = report.export(tmp_path / "trained_ops") / "src" / "trained_ops"
     library = tmp_path / "libtrained.so"
-    tp.library.build_module(tmp_path / "ops.yaml", [tmp_path / "kernels.cc"], output=library)
+    tp.library.build_module(source / "ops.yaml", [source / "kernels.cc"], output=library)
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, str(library), str(tmp_path / "net.tp")],
         check=True,
@@ -116,5 +120,8 @@ def test_an_operator_of_a_cell_in_a_trained_compiled_and_saved_model(
         },
     )
     found = json.loads(done.stdout)
-    assert found["eager"] == net(x).tolist()
-    tp.testing.assert_close(tp.tensor(found["compiled"]), net(x).detach())
+    assert "no C++ compiler" in found["refusal"]
+    assert "[compile] no native code" in done.stderr
+    assert found["eager"] == shell.ok("twin(x).tolist()").result
+    expected = shell.ok("compiled(x).detach()").result
+    tp.testing.assert_close(tp.tensor(found["compiled"]), expected)
