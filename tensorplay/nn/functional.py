@@ -545,6 +545,12 @@ def embedding(
 
 def _limit_rows(indices: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
     """Scale the rows at `indices` down to `max_norm`, where they exceed it."""
+    if not hasattr(max_norm, "__float__"):
+        message = f"[embedding] argument 'max_norm': expected float, got {type(max_norm).__name__}."
+        raise TypeError(message)
+    if max_norm < 0:
+        message = f"[embedding] argument 'max_norm': expected at least 0, got {max_norm}."
+        raise ValueError(message)
     with _tp.no_grad():
         chosen = _tp.unique(indices)
         rows = _embedding(chosen, weight)

@@ -18,6 +18,7 @@ from tensorplay._dlpack import from_numpy
 from tensorplay._dtype import float64
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import no_grad
+from tensorplay.ops.arguments import want_tensors
 
 __all__ = [
     "calculate_gain",
@@ -55,6 +56,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = No
     Tensor
         `tensor` itself.
     """
+    want_tensors("uniform_", tensor=tensor)
     with no_grad():
         return tensor.uniform_(a, b, generator=generator)
 
@@ -78,6 +80,7 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any 
     Tensor
         `tensor` itself.
     """
+    want_tensors("normal_", tensor=tensor)
     with no_grad():
         return tensor.normal_(mean, std, generator=generator)
 
@@ -151,6 +154,7 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
     Tensor
         `tensor` itself.
     """
+    want_tensors("constant_", tensor=tensor)
     with no_grad():
         return tensor.fill_(val)
 

@@ -360,6 +360,10 @@ class Module:
 
     def apply(self: ModuleT, fn: Callable[[Module], Any]) -> ModuleT:
         """Call `fn` with every module below and then with this one; return this one."""
+        given: Any = fn
+        if not callable(given):
+            message = f"[apply] argument 'fn': expected a function, got {type(given).__name__}."
+            raise TypeError(message)
         for module in self.children():
             module.apply(fn)
         fn(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,12 @@ class Adam(Optimizer):
     def _check(self, group: dict[str, Any]) -> None:
         for name in ("lr", "eps", "weight_decay"):
             at_least(self._name, name, group[name])
+        if not isinstance(group["betas"], Sequence):
+            message = (
+                f"[{self._name}] argument 'betas': expected a pair, got "
+                f"{type(group['betas']).__name__}."
+            )
+            raise TypeError(message)
         if len(group["betas"]) != 2:
             message = f"[{self._name}] argument 'betas': expected 2, got {group['betas']!r}."
             raise ValueError(message)

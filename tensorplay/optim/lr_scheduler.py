@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tensorplay.optim.checks import want_counts, want_numbers, want_optimizer, want_state
 from tensorplay.optim.optimizer import Optimizer
+from tensorplay.optim.plateau import ReduceLROnPlateau
 
 __all__ = [
     "ChainedScheduler",
@@ -28,14 +30,6 @@ __all__ = [
     "SequentialLR",
     "StepLR",
 ]
-
-
-def _want_optimizer(name: str, optimizer: Any) -> None:
-    if not isinstance(optimizer, Optimizer):
-        message = (
-            f"[{name}] argument 'optimizer': expected Optimizer, got {type(optimizer).__name__}."
-        )
-        raise TypeError(message)
 
 
 class LRScheduler:
@@ -61,7 +55,7 @@ class LRScheduler:
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         name = type(self).__name__
-        _want_optimizer(name, optimizer)
+        want_optimizer(name, optimizer)
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
                 group.setdefault("initial_lr", group["lr"])
@@ -131,6 +125,7 @@ class LRScheduler:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` returned."""
+        want_state(type(self).__name__, state_dict)
         self.__dict__.update(state_dict)
 
 
@@ -152,9 +147,8 @@ class StepLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        if step_size < 1:
-            message = f"[StepLR] argument 'step_size': expected at least 1, got {step_size}."
-            raise ValueError(message)
+        want_counts("StepLR", 1, step_size=step_size)
+        want_numbers("StepLR", gamma=gamma)
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
@@ -184,6 +178,16 @@ class MultiStepLR(LRScheduler):
         gamma: float = 0.1,
         last_epoch: int = -1,
     ) -> None:
+        given: Any = milestones
+        if not isinstance(given, Iterable):
+            message = (
+                "[MultiStepLR] argument 'milestones': expected a list of ints, got "
+                f"{type(given).__name__}."
+            )
+            raise TypeError(message)
+        for step in given:
+            want_counts("MultiStepLR", 0, milestones=step)
+        want_numbers("MultiStepLR", gamma=gamma)
         self.milestones, self.gamma = sorted(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
@@ -205,6 +209,7 @@ class ExponentialLR(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        want_numbers("ExponentialLR", gamma=gamma)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
@@ -240,7 +245,7 @@ class LambdaLR(LRScheduler):
         lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
         last_epoch: int = -1,
     ) -> None:
-        _want_optimizer("LambdaLR", optimizer)
+        want_optimizer("LambdaLR", optimizer)
         groups = len(optimizer.param_groups)
         many = list(lr_lambda) if isinstance(lr_lambda, Sequence) else [lr_lambda] * groups
         if len(many) != groups:
@@ -248,6 +253,13 @@ class LambdaLR(LRScheduler):
                 f"[LambdaLR] argument 'lr_lambda': expected {groups} functions, got {len(many)}."
             )
             raise ValueError(message)
+        for function in many:
+            if not callable(function):
+                message = (
+                    "[LambdaLR] argument 'lr_lambda': expected a function, got "
+                    f"{type(function).__name__}. Write lambda step: factor."
+                )
+                raise TypeError(message)
         self._functions = many
         super().__init__(optimizer, last_epoch)
 
@@ -277,6 +289,8 @@ class ConstantLR(LRScheduler):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
+        want_numbers("ConstantLR", factor=factor)
+        want_counts("ConstantLR", 0, total_iters=total_iters)
         if not 0 <= factor <= 1:
             message = f"[ConstantLR] argument 'factor': expected between 0 and 1, got {factor}."
             raise ValueError(message)
@@ -312,6 +326,8 @@ class LinearLR(LRScheduler):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
+        want_numbers("LinearLR", start_factor=start_factor, end_factor=end_factor)
+        want_counts("LinearLR", 0, total_iters=total_iters)
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
             message = (
                 "[LinearLR] expected 'start_factor' above 0 and both factors at most 1, got "
@@ -345,9 +361,8 @@ class CosineAnnealingLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
-        if T_max < 1:
-            message = f"[CosineAnnealingLR] argument 'T_max': expected at least 1, got {T_max}."
-            raise ValueError(message)
+        want_counts("CosineAnnealingLR", 1, T_max=T_max)
+        want_numbers("CosineAnnealingLR", eta_min=eta_min)
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 
@@ -421,7 +436,7 @@ class OneCycleLR(LRScheduler):
         self.div_factor, self.final_div_factor = div_factor, final_div_factor
         self.cycle_momentum = cycle_momentum
         self.base_momentum, self.max_momentum = base_momentum, max_momentum
-        _want_optimizer("OneCycleLR", optimizer)
+        want_optimizer("OneCycleLR", optimizer)
         if cycle_momentum and not {"momentum", "betas"} & optimizer.defaults.keys():
             message = (
                 "[OneCycleLR] argument 'cycle_momentum': the optimizer must support momentum, "
@@ -583,127 +598,3 @@ class ChainedScheduler(LRScheduler):
         states = state_dict["schedulers"]
         for scheduler, values in zip(self._schedulers, states, strict=True):
             scheduler.load_state_dict(values)
-
-
-class ReduceLROnPlateau:
-    """The rate times `factor` when a measure has not improved for some steps.
-
-    Parameters
-    ----------
-    optimizer
-        Whose rates it sets.
-    mode
-        ``"min"`` for a measure that should fall, ``"max"`` for one that should rise.
-    factor
-        Below 1.
-    patience
-        Steps without improvement that are let pass.
-    threshold
-        By how much a measure must be better to count.
-    threshold_mode
-        ``"rel"`` for a share of the best, ``"abs"`` for a difference.
-    cooldown
-        Steps after a reduction in which nothing is counted.
-    min_lr
-        The lowest rate, or one for each group.
-    eps
-        A reduction by less is not made.
-
-    Raises
-    ------
-    TypeError
-        `optimizer` is none.
-    ValueError
-        `factor` is not below 1, an unknown mode, or another number of lowest rates.
-    """
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        mode: str = "min",
-        factor: float = 0.1,
-        patience: int = 10,
-        threshold: float = 1e-4,
-        threshold_mode: str = "rel",
-        cooldown: int = 0,
-        min_lr: float | Sequence[float] = 0.0,
-        eps: float = 1e-8,
-    ) -> None:
-        _want_optimizer("ReduceLROnPlateau", optimizer)
-        if not factor < 1:
-            message = f"[ReduceLROnPlateau] argument 'factor': expected below 1.0, got {factor}."
-            raise ValueError(message)
-        for name, value, known in (
-            ("mode", mode, ("min", "max")),
-            ("threshold_mode", threshold_mode, ("rel", "abs")),
-        ):
-            if value not in known:
-                message = (
-                    f"[ReduceLROnPlateau] argument {name!r}: expected {known[0]!r} or "
-                    f"{known[1]!r}, got {value!r}."
-                )
-                raise ValueError(message)
-        groups = len(optimizer.param_groups)
-        lowest = list(min_lr) if isinstance(min_lr, Sequence) else [min_lr] * groups
-        if len(lowest) != groups:
-            message = (
-                f"[ReduceLROnPlateau] argument 'min_lr': expected {groups}, got {len(lowest)}."
-            )
-            raise ValueError(message)
-        self.optimizer, self.mode, self.factor, self.patience = optimizer, mode, factor, patience
-        self.threshold, self.threshold_mode, self.cooldown = threshold, threshold_mode, cooldown
-        self.min_lrs, self.eps = lowest, eps
-        self.best = math.inf if mode == "min" else -math.inf
-        self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
-
-    def _is_better(self, value: float) -> bool:
-        sign = 1 if self.mode == "min" else -1
-        if self.threshold_mode == "abs":
-            return sign * value < sign * self.best - self.threshold
-        if not math.isfinite(self.best):
-            return sign * value < sign * self.best
-        # As the field has it: best·(1 − t) for a minimum, best·(1 + t) for a maximum.
-        return sign * value < sign * self.best * (1 - sign * self.threshold)
-
-    def step(self, metrics: Any) -> None:
-        """Take note of the measure after an epoch.
-
-        Raises
-        ------
-        TypeError
-            `metrics` is no number.
-        """
-        try:
-            value = float(metrics)
-        except (TypeError, ValueError) as error:
-            message = (
-                "[ReduceLROnPlateau.step] argument 'metrics': expected a number, got "
-                f"{type(metrics).__name__}."
-            )
-            raise TypeError(message) from error
-        self.last_epoch += 1
-        if self._is_better(value):
-            self.best, self.num_bad_epochs = value, 0
-        else:
-            self.num_bad_epochs += 1
-        if self.cooldown_counter > 0:
-            self.cooldown_counter -= 1
-            self.num_bad_epochs = 0
-        if self.num_bad_epochs > self.patience:
-            for group, lowest in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-                new = max(group["lr"] * self.factor, lowest)
-                if group["lr"] - new > self.eps:
-                    group["lr"] = new
-            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
-
-    def get_last_lr(self) -> list[float]:
-        """Return the rates of the groups."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what is remembered, without the optimizer."""
-        return {name: value for name, value in self.__dict__.items() if name != "optimizer"}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned."""
-        self.__dict__.update(state_dict)

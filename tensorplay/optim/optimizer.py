@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -96,6 +96,12 @@ class Optimizer:
             message = (
                 f"[{self._name}] argument 'params': expected an iterable of Tensors or dicts, got "
                 "a Tensor. Write [x]."
+            )
+            raise TypeError(message)
+        if not isinstance(params, Iterable) or isinstance(params, dict):
+            message = (
+                f"[{self._name}] argument 'params': expected an iterable of Tensors or dicts, got "
+                f"{type(params).__name__}. Write model.parameters()."
             )
             raise TypeError(message)
         self.defaults = defaults
@@ -341,6 +347,12 @@ class Optimizer:
         return self._add_hook("after", hook)
 
     def _add_hook(self, when: str, hook: Callable[..., Any]) -> HookHandle:
+        given: Any = hook
+        if not callable(given):
+            message = (
+                f"[{self._name}] argument 'hook': expected a function, got {type(given).__name__}."
+            )
+            raise TypeError(message)
         handle = HookHandle(self._hooks[when])
         self._hooks[when][handle._number] = hook
         return handle
@@ -369,9 +381,24 @@ class Optimizer:
 
         Raises
         ------
+        TypeError
+            It is no dictionary.
         ValueError
-            There are other groups, or groups of other sizes; nothing is changed.
+            It has other keys, there are other groups, or groups of other sizes; nothing is changed.
         """
+        given: Any = state_dict
+        if not isinstance(given, dict):
+            message = (
+                f"[{self._name}] argument 'state_dict': expected a dict, got "
+                f"{type(given).__name__}. Write what state_dict() returned."
+            )
+            raise TypeError(message)
+        if not {"state", "param_groups"} <= given.keys():
+            message = (
+                f"[{self._name}] argument 'state_dict': expected keys 'state' and 'param_groups', "
+                f"got {list(given)}. Write what optimizer.state_dict() returned, not the model's."
+            )
+            raise ValueError(message)
         groups = state_dict["param_groups"]
         if len(groups) != len(self.param_groups):
             message = (

@@ -52,7 +52,8 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 @st.composite
 def models(draw: Any) -> nn.Module:
     """Return a tree of layers, some shared, some sharing a parameter, some with a hook."""
-    leaves = [LAYERS[name]() for name in draw(st.lists(st.sampled_from(sorted(LAYERS)), max_size=4))]
+    names = draw(st.lists(st.sampled_from(sorted(LAYERS)), max_size=4))
+    leaves = [LAYERS[name]() for name in names]
     linear = [m for m in leaves if isinstance(m, nn.Linear)]
     if len(linear) > 1 and draw(flag):
         linear[1].weight = linear[0].weight

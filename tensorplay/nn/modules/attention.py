@@ -16,7 +16,7 @@ from tensorplay._tensor import Tensor
 from tensorplay.nn import functional as F, init
 from tensorplay.nn.module import Module
 from tensorplay.nn.modules.containers import ModuleList
-from tensorplay.nn.modules.linear import Linear, empty_parameter
+from tensorplay.nn.modules.linear import Linear, empty_parameter, want_probability, want_sizes
 from tensorplay.nn.modules.normalisation import Dropout, LayerNorm
 from tensorplay.nn.parameter import Parameter
 from tensorplay.ops.arguments import want_tensors
@@ -72,6 +72,8 @@ class MultiheadAttention(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
+        want_sizes("MultiheadAttention", embed_dim=embed_dim, num_heads=num_heads)
+        want_probability("MultiheadAttention", "dropout", dropout)
         if num_heads < 1 or embed_dim % num_heads:
             message = (
                 "[MultiheadAttention] argument 'embed_dim': must be divisible by num_heads, got "
@@ -134,7 +136,14 @@ class MultiheadAttention(Module):
         TypeError
             A mask whose elements are neither bool nor floating.
         """
-        want_tensors(type(self).__name__, query=query, key=key, value=value)
+        want_tensors(
+            type(self).__name__,
+            query=query,
+            key=key,
+            value=value,
+            key_padding_mask=key_padding_mask,
+            attn_mask=attn_mask,
+        )
         batched = query.ndim == 3
         if query.ndim not in {2, 3} or key.ndim != query.ndim or value.ndim != query.ndim:
             message = (
@@ -353,6 +362,7 @@ class TransformerEncoder(Module):
 
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
+        want_sizes("TransformerEncoder", num_layers=num_layers)
         self.layers = ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
         self.num_layers = num_layers
         self.norm = norm

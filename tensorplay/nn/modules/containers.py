@@ -42,7 +42,14 @@ class _Numbered(Module):
 
     def _set_list(self, values: Iterable[Any]) -> None:
         """Keep these members, and no others; all are checked before one is kept."""
-        values = [self._member(value) for value in values]
+        given: Any = values
+        if not isinstance(given, Iterable):
+            message = (
+                f"[{type(self).__name__}] expected an iterable of members, got "
+                f"{type(given).__name__}. Write a list."
+            )
+            raise TypeError(message)
+        values = [self._member(value) for value in given]
         for name in self._names():
             delattr(self, name)
         for i, value in enumerate(values):

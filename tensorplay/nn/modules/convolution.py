@@ -31,18 +31,26 @@ __all__ = [
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-def _sizes(module: str, name: str, value: Any, n: int) -> tuple[int, ...]:
-    """Return one integer for each of `n` dimensions.
+def _sizes(module: str, name: str, value: Any, n: int, least: int = 1) -> tuple[int, ...]:
+    """Return one integer, not below `least`, for each of `n` dimensions.
 
     Raises
     ------
+    TypeError
+        One is no integer.
     ValueError
-        There are as many as neither 1 nor `n`.
+        There are as many as neither 1 nor `n`, or one is too small.
     """
-    found = tuple(value) if isinstance(value, Sequence) else (value,) * n
+    many = isinstance(value, Sequence) and not isinstance(value, str)
+    found = tuple(value) if many else (value,) * n
     if len(found) != n:
         message = f"[{module}] argument {name!r}: expected an int or {n} of them, got {value!r}."
         raise ValueError(message)
+    for size in found:
+        if hasattr(size, "__index__") and size < least:
+            message = f"[{module}] argument {name!r}: expected at least {least}, got {value}."
+            raise ValueError(message)
+        want_sizes(module, **{name: size})
     return found
 
 
@@ -109,7 +117,7 @@ class _Convolution(Module):
     def _checked_padding(self, padding: Any) -> str | tuple[int, ...]:
         name = type(self).__name__
         if not isinstance(padding, str):
-            return _sizes(name, "padding", padding, self._dimensions)
+            return _sizes(name, "padding", padding, self._dimensions, 0)
         if padding not in {"same", "valid"} or self._transposed:
             words = "" if self._transposed else ", 'same' or 'valid'"
             message = f"[{name}] argument 'padding': expected integers{words}, got {padding!r}."
@@ -284,7 +292,7 @@ class _Transposed(_Convolution):
             dtype,
         )
         name = type(self).__name__
-        self.output_padding = _sizes(name, "output_padding", output_padding, self._dimensions)
+        self.output_padding = _sizes(name, "output_padding", output_padding, self._dimensions, 0)
 
     def forward(self, input: Tensor) -> Tensor:
         return type(self)._function(

@@ -39,6 +39,24 @@ def want_sizes(module: str, **sizes: Any) -> None:
             raise ValueError(message)
 
 
+def want_probability(module: str, name: str, p: Any) -> None:
+    """Check a probability of a constructor.
+
+    Raises
+    ------
+    TypeError
+        It is no number.
+    ValueError
+        It lies outside of [0, 1].
+    """
+    if not hasattr(p, "__float__"):
+        message = f"[{module}] argument {name!r}: expected float, got {type(p).__name__}."
+        raise TypeError(message)
+    if not 0 <= p <= 1:
+        message = f"[{module}] argument {name!r}: expected a probability between 0 and 1, got {p}."
+        raise ValueError(message)
+
+
 class Identity(Module):
     """Returns its input; any arguments of the constructor are ignored.
 
@@ -233,6 +251,12 @@ class Embedding(Module):
         want_sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         if padding_idx is not None:
+            if not hasattr(padding_idx, "__index__"):
+                message = (
+                    "[Embedding] argument 'padding_idx': expected int or None, got "
+                    f"{type(padding_idx).__name__}."
+                )
+                raise TypeError(message)
             if not -num_embeddings <= padding_idx < num_embeddings:
                 message = (
                     f"[Embedding] argument 'padding_idx': expected an index of {num_embeddings} "
@@ -261,6 +285,7 @@ class Embedding(Module):
         ValueError
             `embeddings` has not two dimensions.
         """
+        want_tensors("Embedding", embeddings=embeddings)
         if embeddings.ndim != 2:
             message = (
                 "[Embedding] argument 'embeddings': expected 2 dimensions (rows, features), got "

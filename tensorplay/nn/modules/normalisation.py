@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from tensorplay import _creation, _dtype
@@ -10,7 +10,7 @@ from tensorplay._tensor import Tensor
 from tensorplay.nn import functional as F, init
 from tensorplay.nn.module import Module
 from tensorplay.nn.modules.activation import in_place
-from tensorplay.nn.modules.linear import empty_parameter, want_sizes
+from tensorplay.nn.modules.linear import empty_parameter, want_probability, want_sizes
 from tensorplay.nn.parameter import Buffer, Parameter
 from tensorplay.ops.arguments import want_tensors
 
@@ -170,6 +170,13 @@ class BatchNorm2d(_BatchNorm):
     _ranks, _shape = (4,), "4 dimensions, (N, C, H, W)"
 
 
+def _last_sizes(module: str, shape: Any) -> tuple[int, ...]:
+    found = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    for size in found:
+        want_sizes(module, normalized_shape=size)
+    return found
+
+
 class LayerNorm(_Scaled):
     """`functional.layer_norm` over the last dimensions, with scale and shift.
 
@@ -195,8 +202,7 @@ class LayerNorm(_Scaled):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        one = hasattr(normalized_shape, "__index__")
-        self.normalized_shape = (normalized_shape,) if one else tuple(normalized_shape)
+        self.normalized_shape = _last_sizes(type(self).__name__, normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
         self._make_affine(
             self.normalized_shape,
@@ -240,8 +246,7 @@ class RMSNorm(_Scaled):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        one = hasattr(normalized_shape, "__index__")
-        self.normalized_shape = (normalized_shape,) if one else tuple(normalized_shape)
+        self.normalized_shape = _last_sizes(type(self).__name__, normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
         scale = empty_parameter(self.normalized_shape, device, dtype)
         self.register_parameter("weight", scale if elementwise_affine else None)
@@ -289,6 +294,7 @@ class GroupNorm(_Scaled):
         dtype: Any = None,
     ) -> None:
         super().__init__()
+        want_sizes("GroupNorm", num_groups=num_groups, num_channels=num_channels)
         if num_groups < 1 or num_channels % num_groups:
             message = (
                 f"[GroupNorm] argument 'num_groups': expected a divisor of {num_channels} "
@@ -396,12 +402,7 @@ class _Dropout(Module):
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            message = (
-                f"[{type(self).__name__}] argument 'p': expected a probability between 0 and 1, "
-                f"got {p}."
-            )
-            raise ValueError(message)
+        want_probability(type(self).__name__, "p", p)
         self.p, self.inplace = p, inplace
 
     def forward(self, input: Tensor) -> Tensor:

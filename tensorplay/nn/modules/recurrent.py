@@ -9,7 +9,7 @@ import tensorplay as _tp
 from tensorplay._tensor import Tensor
 from tensorplay.nn import functional as F, init
 from tensorplay.nn.module import Module
-from tensorplay.nn.modules.linear import empty_parameter, want_sizes
+from tensorplay.nn.modules.linear import empty_parameter, want_probability, want_sizes
 from tensorplay.ops.arguments import want_tensors
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
@@ -118,12 +118,7 @@ class _Recurrent(_Weights):
                 f"num_layers={num_layers}, hidden_size={hidden_size}."
             )
             raise ValueError(message)
-        if not 0 <= dropout <= 1:
-            message = (
-                f"[{name}] argument 'dropout': expected a probability between 0 and 1, got "
-                f"{dropout}."
-            )
-            raise ValueError(message)
+        want_probability(name, "dropout", dropout)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, dropout
         self.bidirectional = bidirectional
