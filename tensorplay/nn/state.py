@@ -118,10 +118,12 @@ def load(
         head = f"Error(s) in loading state_dict for {type(module).__name__}:"
         raise RuntimeError("\n\t".join([head, *faults]))
     shared: dict[tuple[int, int], Tensor] = {}
+    # Those before any is replaced: a module under two names comes twice.
+    present = {key: owner.__dict__.get(name) for key, (owner, name) in places.items()}
     with no_grad():
         for key, (owner, name) in places.items():
             if key in given:
-                _set(owner, name, given[key], shared if assign else None)
+                _set(owner, name, given[key], present[key], shared if assign else None)
     for _, owner in paths:
         for hook in _hooks(owner, "load_state_dict"):
             hook.function(owner, (missing, unexpected))
@@ -155,13 +157,16 @@ def _fault(key: str, owner: Module, name: str, value: Any, *, assign: bool) -> s
 
 
 def _set(
-    owner: Module, name: str, value: Any, shared: dict[tuple[int, int], Tensor] | None
+    owner: Module,
+    name: str,
+    value: Any,
+    present: Any,
+    shared: dict[tuple[int, int], Tensor] | None,
 ) -> None:
-    """Load one value; into `shared` go those that take the place of a tensor of several owners."""
+    """Load one value in place of the `present` one; into `shared` go those of several owners."""
     if name == EXTRA:
         owner.set_extra_state(value)
         return
-    present = owner.__dict__[name]
     if shared is None:
         present.copy_(value)
         return

@@ -165,3 +165,18 @@ def test_a_shared_parameter_stays_one_when_loaded_by_assignment(tmp_path: Any) -
     apart = {name: value.clone() for name, value in net.state_dict().items()}
     twin.load_state_dict(apart, assign=True)
     assert len(list(twin.parameters())) == 2
+
+
+def test_a_shared_module_with_a_shared_parameter_keeps_both_by_assignment() -> None:
+    one, two = nn.Linear(2, 2), nn.Linear(2, 2)
+    two.weight = one.weight
+    net = nn.Sequential(one, two, one)
+    net.load_state_dict({n: t.clone() for n, t in net.state_dict().items()}, assign=True)
+    assert one.weight is not two.weight  # the values lie apart
+    net = copy.deepcopy(nn.Sequential(one, one))
+    two = nn.Linear(2, 2)
+    two.weight = net[0].weight
+    net.insert(1, two)
+    net.load_state_dict(net.state_dict(), assign=True)
+    assert net[0] is net[2]
+    assert net[0].weight is net[1].weight
