@@ -254,10 +254,11 @@ class LambdaLR(LRScheduler):
             )
             raise ValueError(message)
         for function in many:
-            if not callable(function):
+            given: Any = function
+            if not callable(given):
                 message = (
                     "[LambdaLR] argument 'lr_lambda': expected a function, got "
-                    f"{type(function).__name__}. Write lambda step: factor."
+                    f"{type(given).__name__}. Write lambda step: factor."
                 )
                 raise TypeError(message)
         self._functions = many
