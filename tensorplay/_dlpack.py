@@ -453,9 +453,25 @@ def from_numpy(array: Any) -> Tensor:
             "Write tensorplay.tensor(x)."
         )
         raise TypeError(message)
+    result = tensor_over(array, "from_numpy", "array")
+    if not array.flags.writeable:
+        warnings.warn(
+            "[from_numpy] the array is read-only and was copied; tensors can be written.",
+            UserWarning,
+            stacklevel=2,
+        )
+        result._array = array.view(np.ndarray).copy()
+    return result
+
+
+def tensor_over(array: np.ndarray[Any, Any], where: str, argument: str) -> Tensor:
+    """Return a tensor on the memory of an array; that of a read-only one cannot be written.
+
+    `where` and `argument` are what a refused array was given to: errors name them.
+    """
     if isinstance(array, np.ma.MaskedArray):
         message = (
-            "[from_numpy] argument 'array': expected np.ndarray, got a masked array, whose mask "
+            f"[{where}] argument '{argument}': expected np.ndarray, got a masked array, whose mask "
             "would be lost. Write x.filled(value)."
         )
         raise TypeError(message)
@@ -465,22 +481,19 @@ def from_numpy(array: Any) -> Tensor:
     try:
         result = wrap(array)
     except TypeError as error:
-        message = f"[from_numpy] argument 'array': {error}"
+        message = f"[{where}] argument '{argument}': {error}"
         raise TypeError(message) from error
     if not shareable(array):
         message = (
-            f"[from_numpy] argument 'array': expected strides that are multiples of the "
+            f"[{where}] argument '{argument}': expected strides that are multiples of the "
             f"{array.itemsize} bytes of an element, got {array.strides}. Write x.copy()."
         )
         raise ValueError(message)
-    if not array.flags.writeable:
-        warnings.warn(
-            "[from_numpy] the array is read-only and was copied; tensors can be written.",
-            UserWarning,
-            stacklevel=2,
-        )
-        result._array = array.copy()
-    elif isinstance(array.base, np.ndarray) and 0 < array.nbytes < array.base.nbytes:
+    if (
+        array.flags.writeable
+        and isinstance(array.base, np.ndarray)
+        and 0 < array.nbytes < array.base.nbytes
+    ):
         result._array = _alone(array)
     return result
 

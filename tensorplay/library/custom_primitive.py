@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplay import _device
+from tensorplay._dlpack import from_dlpack, on_gpu, tensor_over, writable_alias
 from tensorplay._tensor import MetaArray, Spec, Tensor, spec_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.engine import run_backward
@@ -24,7 +25,7 @@ from tensorplay.ops.primitive import Primitive
 from tensorplay.ops.tangents import without_tangent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tensorplay.ops.schema import FunctionSchema
 
@@ -37,6 +38,9 @@ class CustomPrimitive(Primitive):
     def __init__(self, schema: FunctionSchema, doc: str) -> None:
         self.kernels = Kernels(schema)
         self.checks_writes = False
+        #: By argument, what C++ types say of a kernel: whether it writes, None where they do not
+        #: say. A body in Python gets memory that it cannot write where the schema promises that.
+        self.access: Mapping[str, bool | None] = {}
         # One attribute, so that a call sees formula and set-up of one registration.
         self.gradient: Gradient | None = None
         self._made_formula: tuple[Gradient, Callable[..., Any]] | None = None
@@ -70,6 +74,41 @@ class CustomPrimitive(Primitive):
         return map_kind(self._run(values, [], meta=True), Tensor, spec_of)
 
     # --- one call ---------------------------------------------------------------------------
+
+    def over_arrays(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Return arguments with tensors on the memory of the NumPy arrays among them."""
+        values = list(args)
+        for i, kind, argument in self.plan:
+            if kind == TENSOR_LIST and isinstance(values[i], (list, tuple)):
+                values[i] = self._over_members(argument, values[i])
+            elif kind != OTHER and isinstance(values[i], np.ndarray):
+                values[i] = self._operand(argument, values[i])
+        return tuple(values)
+
+    def _operand(self, argument: Any, value: Any) -> Any:
+        """Take a NumPy array, or one on a GPU, as a tensor on its memory, as kernels do."""
+        if not isinstance(value, np.ndarray):
+            return super()._operand(argument, from_dlpack(value) if on_gpu(value) else value)
+        where, name = self.schema.qualname, argument.name
+        if not value.flags.writeable and not isinstance(value, np.ma.MaskedArray):
+            writes = True if argument.is_write else self.access.get(name, False)
+            if writes is not False:
+                raise ValueError(_read_only(where, name, sure=writes is True))
+            if name in self.access:
+                # The protocol through which kernels take memory has no word for read-only.
+                value = writable_alias(value)
+        return tensor_over(value, where, name)
+
+    def _tensor_list(self, argument: Any, value: Any) -> list[Any]:
+        if isinstance(value, (list, tuple)):
+            value = self._over_members(argument, value)
+        return super()._tensor_list(argument, value)
+
+    def _over_members(self, argument: Any, value: Sequence[Any]) -> list[Any]:
+        return [
+            self._operand(argument, v) if isinstance(v, np.ndarray) or on_gpu(v) else v
+            for v in value
+        ]
 
     def apply(self, args: tuple[Any, ...]) -> Any:
         """Run the operator, or the composite that stands in its place."""
@@ -374,3 +413,13 @@ def _cotangent(tensor: Tensor, ctx: FunctionContext) -> Tensor:
     if not spec.dtype.is_differentiable or any(tensor is t for t in ctx._non_differentiable):
         return zeros_of(spec)
     return wrap(np.ones(spec.shape, spec.dtype.numpy), spec.dtype).requires_grad_()
+
+
+def _read_only(where: str, argument: str, *, sure: bool) -> str:
+    expected = f"[{where}] argument '{argument}': expected writable memory, since the kernel"
+    if sure:
+        return f"{expected} writes it, got a read-only array. Pass {argument}.copy()."
+    return (
+        f"{expected} may write it, got a read-only array. Read it through a pointer to const in "
+        f"the cell, or pass {argument}.copy()."
+    )

@@ -8,6 +8,8 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient
 from tensorplay.library.kernels import DEVICE_TYPES
 from tensorplay.library.short_way import MISS, short_way
@@ -49,6 +51,7 @@ class CustomOpDef:
         self._primitive = primitive
         self._function = function
         self._short = short_way(primitive)
+        self._count = len(primitive.schema.arguments)
         self.owner = owner
         self.tags = tags
         self.effect: EffectType | None = None
@@ -132,7 +135,7 @@ class CustomOpDef:
         return _stand_in_one_text(self._function, function)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the operator on arguments as the schema has them.
+        """Run the operator on arguments as the schema has them; NumPy arrays stand for tensors.
 
         Raises
         ------
@@ -145,6 +148,9 @@ class CustomOpDef:
         """
         if not kwargs and self._short is not None:
             out = self._short(args)
+            if out is MISS and np.ndarray in map(type, args) and len(args) == self._count:
+                args = self._primitive.over_arrays(args)
+                out = self._short(args)
             if out is not MISS:
                 return out
         try:

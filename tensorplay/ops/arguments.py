@@ -23,18 +23,27 @@ SCALARS = (bool, int, float, complex, np.number, np.bool_)
 
 def reject(where: str, argument: str, expected: Any, value: Any, advice: str = "") -> NoReturn:
     """Raise the TypeError for a value of the wrong kind, which callers that ask types catch."""
-    shown = type(value).__name__
+    shown = _kind(value)
     if isinstance(value, (list, tuple)):
-        inner = ", ".join(sorted({type(v).__name__ for v in value}))
+        inner = ", ".join(sorted({_kind(v) for v in value}))
         shown += f" of {inner}" if inner else " (empty)"
     text = f"[{where}] argument '{argument}': expected {expected}, got {shown}."
     if not advice and str(expected) in {"Tensor", "Tensor?"}:
         if isinstance(value, np.ndarray):
             advice = "Write tensorplay.from_numpy(x)."
+        elif hasattr(type(value), "__dlpack__"):
+            advice = "Write tensorplay.from_dlpack(x)."
         elif isinstance(value, (list, tuple, *SCALARS)):
             advice = "Write tensorplay.tensor(x)."
     kind = OverriddenError if has_override(value) else TypeError
     raise kind(f"{text} {advice}" if advice else text)
+
+
+def _kind(value: Any) -> str:
+    """Return the name of a value's type; of another library's tensor it says which."""
+    kind = type(value)
+    foreign = kind.__name__ == Tensor.__name__ and kind is not Tensor
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}" if foreign else kind.__name__
 
 
 def want_tensors(where: str, **values: Any) -> None:

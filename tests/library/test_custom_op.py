@@ -251,7 +251,7 @@ def test_arguments_arrive_in_their_python_types(typed: Any) -> None:
     ("args", "kwargs", "argument", "expected", "got"),
     [
         ((1.0,), {}, "x", "Tensor", "float"),
-        ((np.ones(2),), {}, "x", "Tensor", "ndarray"),
+        (([np.ones(2)],), {}, "x", "Tensor", "list of ndarray"),
         ((None,), {}, "x", "Tensor", "NoneType"),
         ((), {"n": 2.5}, "n", "SymInt", "float"),
         ((), {"n": "1"}, "n", "SymInt", "str"),

@@ -60,7 +60,7 @@ def test_plain_calls_take_it(name: str) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        (np.ones(3), tp.ones(3), *REST),
+        ([1.0], tp.ones(3), *REST),
         (tp.ones(3), tp.ones(3), "2", 3, True, "a"),
         (tp.ones(3), tp.ones(3), 2.0, 3.5, True, "a"),
         (tp.ones(3), tp.ones(3), 2.0, 3, 1, "a"),

@@ -11,7 +11,6 @@ import numpy as np
 import tensorplay as tp
 from tensorplay.library.modules.signatures import EMPTY, make_signature
 from tensorplay.library.modules.spec import Argument, KernelSpec, OperatorSpec
-from tensorplay.utils.dlpack import on_gpu, writable_alias
 from tpkernel.errors import StaleKernelError, did_you_mean
 from tpkernel.notebook.tracebacks import mark_short
 
@@ -205,15 +204,6 @@ def _read_only(title: str, argument: Argument) -> str:
     return f"{where} writes it, got a read-only array. Pass {argument.name}.copy()."
 
 
-def _tensors(values: tuple[Any, ...]) -> bool:
-    """Whether all values are tensors and Python scalars, so that nothing has to be converted."""
-    for value in values:
-        kind = type(value)
-        if kind is not tp.Tensor and kind not in _SCALARS:
-            return False
-    return True
-
-
 class Operator:
     """A declared operator as the notebook holds it: callable with tensors or NumPy arrays.
 
@@ -273,12 +263,6 @@ class Operator:
             Shapes, strides or devices that the kernel cannot take.
         """
         try:
-            if not _tensors(args) or (kwargs and not _tensors(tuple(kwargs.values()))):
-                names = [a.name for a in self.spec.inputs]
-                args = tuple(
-                    self._tensor(names[i] if i < len(names) else "", v) for i, v in enumerate(args)
-                )
-                kwargs = {name: self._tensor(name, value) for name, value in kwargs.items()}
             for name in kwargs:
                 known = list(self.__signature__.parameters)
                 if name not in known:
@@ -290,17 +274,6 @@ class Operator:
             return self.definition(*args, **kwargs)
         except _GUARDED as problem:
             raise _shortened(problem, self.name) from None
-
-    def _tensor(self, name: str, value: Any) -> Any:
-        if isinstance(value, np.generic):
-            return value.item()
-        if not isinstance(value, np.ndarray):
-            return tp.from_dlpack(value) if on_gpu(value) else value
-        if not value.flags.writeable:
-            argument = next((a for a in self.spec.inputs if a.name == name), None)
-            if argument is not None and argument.writes is not False:
-                raise ValueError(_read_only(self.name, argument))
-        return tp.from_numpy(value if value.flags.writeable else writable_alias(value))
 
 
 class KernelModule:

@@ -440,6 +440,8 @@ def _keep_other_device(before: CustomOpDef, made: CustomOpDef, device: str) -> N
     if kernel is None:
         return
     made.operator_kernels.add((other,), kernel)
+    if other == "cpu":
+        made.operator.access = before.operator.access
     if made.operator.gradient is None:
         made.operator.gradient = before.operator.gradient
 
@@ -492,6 +494,9 @@ def define_operators(
             exec(compile(text, file, "exec"), module)  # noqa: S102  (source written above)
         except Exception as problem:
             raise OperatorError(operator, problem) from problem
+        made = module[operator.opname]
+        if operator.kernel.device == "cpu":  # NumPy arrays go to kernels of the cpu
+            made.operator.access = {a.name: a.writes for a in operator.inputs if a.kind == "tensor"}
         if before is not None:
-            _keep_other_device(before, module[operator.opname], operator.kernel.device)
+            _keep_other_device(before, made, operator.kernel.device)
     return {o.opname: module[o.opname] for o in operators}

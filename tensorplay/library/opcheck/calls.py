@@ -57,7 +57,8 @@ class Arguments:
         bound = op.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
         self.op = op
-        self.values: list[Any] = [bound.arguments[a.name] for a in op.schema.arguments]
+        given = [bound.arguments[a.name] for a in op.schema.arguments]
+        self.values: list[Any] = list(op.operator.over_arrays(given))
 
     @classmethod
     def of(cls, op: CustomOpDef, values: list[Any]) -> Arguments:
