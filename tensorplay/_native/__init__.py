@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["INTERFACE", "CallBase", "core", "reason"]
 
 # What this code expects of the extension: `kInterface` in `src/module.cpp`, raised with it.
-INTERFACE: Final = 6
+INTERFACE: Final = 7
 
 
 def _load() -> tuple[Any, str]:

@@ -26,12 +26,16 @@ class Tag(enum.Enum):
         Each element of the result depends on the elements at the same place only.
     nondeterministic
         Two calls on the same arguments may differ.
+    dynamic_output_shape
+        The sizes of a result depend on values, so that no call without data tells them. Its type,
+        device and number of dimensions do not; a fake kernel raises NotImplementedError.
     """
 
     inplace = "inplace"
     out = "out"
     pointwise = "pointwise"
     nondeterministic = "nondeterministic"
+    dynamic_output_shape = "dynamic_output_shape"
 
 
 class EffectType(enum.Enum):

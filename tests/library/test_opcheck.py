@@ -431,3 +431,77 @@ def test_arguments_are_left_alone(name: str) -> None:
         opcheck(op, (x,), test_utils="all")
     np.testing.assert_array_equal(x.detach().numpy(), before)
     assert x.grad is None
+
+
+# --- sizes that depend on values ------------------------------------------------------------------
+
+
+def positive(name: str, kernel: Any = None, **options: Any) -> Any:
+    """Define an operator that keeps what is above zero."""
+    body = kernel or (lambda x: x[x > 0].clone())
+    op = custom_op(
+        name, body, schema="(Tensor x) -> Tensor", tags=Tag.dynamic_output_shape, **options
+    )
+    op.register_autograd(_scattered, setup_context=_keep_places)
+    return op
+
+
+def _keep_places(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.shape = inputs[0].shape
+    ctx.save_for_backward((inputs[0] > 0).flatten().nonzero().flatten())
+
+
+def _scattered(ctx: Any, grad: Any) -> Any:
+    zeros = tp.zeros(ctx.shape, dtype=grad.dtype).flatten()
+    return zeros.index_add(0, ctx.saved_tensors[0], grad).reshape(ctx.shape)
+
+
+def _unknown(x: Any) -> Any:
+    raise NotImplementedError("sizes depend on values")
+
+
+def test_sizes_that_depend_on_values_need_no_fake_kernel(name: str) -> None:
+    assert opcheck(positive(name), (leaf(3, 4),), test_utils="all") == {}
+    told = positive(f"{name}_told")
+    told.register_fake(_unknown)
+    assert opcheck(told, (leaf(7),), test_utils="all") == {}
+    untagged = custom_op(
+        f"{name}_untagged", lambda x: x[x > 0].clone(), schema="(Tensor x) -> Tensor"
+    )
+    untagged.register_fake(_unknown)
+    assert ("faketensor", "fake_reads_data") in codes(untagged, (tp.rand(3),))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "failure"),
+    [
+        (lambda x: (x[x > 0] if x.isfinite().all() else x[:, None]).clone(),
+         ("variants", "dynamic_rank")),
+        (lambda x: x[x > 0].to(tp.float32 if len(x) == 3 else x.dtype),
+         ("aot_dispatch_dynamic", "dynamic_dtype")),
+        (lambda x: (x if x.isnan().any() else x[x > 0].float()).clone(),
+         ("variants", "dynamic_dtype")),
+    ],
+    ids=["rank by values", "type by sizes", "type by values"],
+)  # fmt: skip
+def test_ranks_and_types_do_not_depend_on_values(name: str, kernel: Any, failure: Any) -> None:
+    x = tp.tensor([0.25, 0.5, 0.75], dtype=tp.float64)
+    op = custom_op(name, kernel, schema="(Tensor x) -> Tensor", tags=Tag.dynamic_output_shape)
+    assert failure in codes(op, (x,))
+
+
+def test_a_fake_kernel_beside_unknown_sizes_is_compared_in_the_rest(name: str) -> None:
+    op = positive(name)
+    op.register_fake(lambda x: x.new_empty((0,)))
+    assert opcheck(op, (tp.rand(4),)) == {}
+    op.register_fake(lambda x: x.new_empty((0, 1), dtype=tp.int64))
+    found = codes(op, (tp.rand(4),), test_utils="test_faketensor")
+    assert found == {("faketensor", "fake_rank"), ("faketensor", "fake_dtype")}
+
+
+def test_the_compiled_call_is_compared_where_sizes_depend_on_values(name: str) -> None:
+    calls = itertools.count()
+    # The first call is the eager one that the compiled call is compared with.
+    op = positive(name, lambda x: x[x > 0] * (1 if next(calls) == 0 else 2))
+    found = codes(op, (leaf(5),), test_utils="test_aot_dispatch_static")
+    assert found == {("aot_dispatch_static", "compiled_differs")}

@@ -6,6 +6,8 @@ call, with outputs that hold another, and with other bytes in the zones. What ch
 output, what an output still holds of both values, and what a result owes to either of them are
 mistakes that a call on ordinary memory shows as garbage, as a crash much later, or not at all.
 
+What a kernel allocates itself lies between such zones, too, and is filled before it gets it.
+
 Nothing is built for it: the functions of the loaded library are wrapped while a check runs
 (:class:`MemoryWatch`), so gradients and the functions they call are watched too.
 """
@@ -21,6 +23,7 @@ import numpy as np
 
 import tensorplay as tp
 from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec, OperatorSpec
+from tensorplay.utils.cpp_jit import allocator
 from tpkernel.checks.samples import Sample, flat_results, leaf
 from tpkernel.report.report import Finding
 
@@ -39,6 +42,8 @@ _ZONE = 4096
 # that uses the other.
 _ZONES = (0x40, 0xC0)
 _ZONE_COUNT = 15
+# What the elements hold that a kernel allocates: moderate, and of opposite sign, as well.
+_ELEMENTS = (0x3F, 0xBF)
 # Two values of an output's elements before the call. They fit into every dtype, and survive an
 # addition visibly: `out[i] += x[i]` changes both.
 _FILLS = {"f": (1234.5, -4321.25), "c": (1234.5 + 7j, -4321.25 - 3j), "b": (False, True)}
@@ -96,6 +101,7 @@ class _Call:
 
     places: Sequence[_Place | None]
     result: Any
+    names: Sequence[str]
 
     def written(self) -> list[tuple[str, np.ndarray[Any, Any]]]:
         """Return name and elements of everything that the call made."""
@@ -104,8 +110,13 @@ class _Call:
             for p in self.places
             if p is not None and p.argument.role != "in"
         ]
-        made += [("result", np.array(r.detach().numpy())) for r in flat_results(self.result)]
-        return made
+        return made + [(name, np.array(array)) for name, array in self.allocated()]
+
+    def allocated(self) -> list[tuple[str, np.ndarray[Any, Any]]]:
+        """Return name and elements of what the kernel allocated and gave back."""
+        arrays = [r.detach().numpy() for r in flat_results(self.result)]
+        fit = len(self.names) == len(arrays)
+        return [(self.names[i] if fit else "result", a) for i, a in enumerate(arrays)]
 
 
 class _WatchedKernel:
@@ -149,7 +160,15 @@ class _WatchedKernel:
             [next(rest) for _ in value] if _is_members(argument, value) else next(rest)
             for argument, value in zip(self.kernel.arguments, values, strict=True)
         ]
-        result = self.call(*given)
+        guarded = allocator.guard_results(_ZONE, _ZONES[zone] + _ZONE_COUNT, _ELEMENTS[fill])
+        allocator.take_damage()  # of what another function left
+        try:
+            result = self.call(*given)
+        finally:
+            allocator.guard_results(0)
+        call = _Call(places, result, [r.name for r in self.kernel.results])
+        if guarded:
+            self.note_damage(call)
         for place in places:
             if place is None:
                 continue
@@ -170,7 +189,22 @@ class _WatchedKernel:
                     "output."
                 )
                 self.note("writes_input", name, f"writes its input '{name}': element {inside}", how)
-        return _Call(places, result)
+        return call
+
+    def note_damage(self, call: _Call) -> None:
+        """Note what was written around memory that the kernel allocated."""
+        names = {array.ctypes.data: name for name, array in call.allocated()}
+        for address, element, count in allocator.take_damage():
+            name = names.get(address, "")
+            last = f"has elements 0 to {count - 1}" if count else "has no element"
+            subject = f"'{name}'" if name else "memory that it allocated"
+            self.note(
+                "writes_outside",
+                name,
+                f"writes outside {subject}: element {element} is written, and "
+                f"{subject if name else 'it'} {last}",
+                self.advice("write"),
+            )
 
     def judge(
         self, values: Sequence[Any], first: _Call, other_fill: _Call, other_zone: _Call
@@ -184,13 +218,14 @@ class _WatchedKernel:
             name = one.argument.name
             kept[name] = _same_bits(one.view, a) & _same_bits(two.view, b)
             if kept[name].any():
-                self.note(
-                    "not_written",
-                    name,
-                    f"output '{name}' is not fully written: "
-                    f"{_where(kept[name], 'keeps', 'keep')} what was in memory before",
-                    "An output is not zeroed; assign every element.",
-                )
+                self.note_not_written(name, kept[name])
+        for (name, a), (_, b) in zip(first.allocated(), other_fill.allocated(), strict=True):
+            if a.shape != b.shape or not a.flags.c_contiguous or not b.flags.c_contiguous:
+                continue
+            fills = [np.full(a.itemsize, byte, np.uint8).view(a.dtype)[0] for byte in _ELEMENTS]
+            kept[name] = _same_bits(a, fills[0]) & _same_bits(b, fills[1])
+            if kept[name].any():
+                self.note_not_written(name, kept[name])
         by_fill = _difference(first, other_fill, kept)
         by_zone = _difference(first, other_zone, kept)
         if by_fill is None and by_zone is None:
@@ -213,6 +248,15 @@ class _WatchedKernel:
                 "the kernel's",
                 self.advice("read"),
             )
+
+    def note_not_written(self, name: str, kept: np.ndarray[Any, Any]) -> None:
+        self.note(
+            "not_written",
+            name,
+            f"output '{name}' is not fully written: "
+            f"{_where(kept, 'keeps', 'keep')} what was in memory before",
+            "An output is not zeroed; assign every element.",
+        )
 
     def advice(self, access: str) -> str:
         domain = "" if self.watch.declared else f" {_DOMAIN}"
@@ -321,10 +365,11 @@ def check_memory(
     progress
         Told what is about to run.
     """
-    if watch.enabled and (spec.returned or spec.kernel.results):
+    if watch.enabled and (spec.returned or spec.kernel.results) and not allocator.guard_results(0):
         message = (
-            f"what '{spec.kernel.name}' allocates for its result is not watched here. Run the cell "
-            "with --sanitize address, which watches it"
+            f"what '{spec.kernel.name}' allocates for its result is not watched without the "
+            "compiled part of the runtime (tp.show_config() says why it is not there). Run the "
+            "cell with --sanitize address, which watches it"
         )
         yield Finding("memory", spec.name, "note", message, code="not_watched")
     floating = [n for n, d in dtypes.items() if d.startswith(("float", "bfloat"))]

@@ -18,7 +18,14 @@ import yaml
 import tensorplay as tp
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tpkernel.cells.cell import FRONT_MATTER, parse_cell
-from tpkernel.checks.samples import Sample, make_samples, preferred_dtypes
+from tpkernel.checks.samples import (
+    Sample,
+    flat_results,
+    leaf,
+    make_samples,
+    preferred_dtypes,
+    with_leaves,
+)
 from tpkernel.checks.verdicts import is_bad
 
 if TYPE_CHECKING:
@@ -202,15 +209,21 @@ def _case(
     except Exception as problem:
         message = f"[export] {operator.name} fails on its sample {sample.text}: {problem}"
         raise RuntimeError(message) from problem
-    results = result if isinstance(result, (list, tuple)) else [result]
-    case["results"] = [_plain(r) for r in results if r is not None]
+    case["results"] = [_plain(r) for r in flat_results(result)]
     case["written"] = {name: _plain(arguments[name]) for name in operator.mutates}
     return case
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, list):
+    """Return a value as JSON has it; what JSON has no word for says what it is."""
+    if isinstance(value, (list, tuple)):
         return [_plain(member) for member in value]
+    if isinstance(value, tp.dtype):
+        return {"kind": "dtype", "name": value.name}
+    if isinstance(value, tp.device):
+        return {"kind": "device", "name": str(value)}
+    if isinstance(value, complex):
+        return {"kind": "complex", "parts": [value.real, value.imag]}
     if not isinstance(value, tp.Tensor):
         return value
     array = value.detach().numpy()
@@ -220,49 +233,89 @@ def _plain(value: Any) -> Any:
         values = [float(v) for v in array.ravel()]
     else:
         values = array.ravel().tolist()
-    return {"dtype": value.dtype.name, "shape": list(value.shape), "values": values}
+    return {
+        "kind": "tensor",
+        "dtype": value.dtype.name,
+        "shape": list(value.shape),
+        "values": values,
+    }
 
 
 def _gradients(
     operator: OperatorSpec, definition: Any, dtypes: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """Return the samples on which the gradient is right; a wrong one is no package's."""
-    names = [d.input for d in operator.derivatives if dtypes.get(d.input, "").startswith("float")]
-    for number, sample in enumerate(make_samples(operator) if names else ()):
+    """Return samples with the inputs whose gradient is right; a wrong one is no package's.
+
+    Gradients that are deliberately not derivatives are recorded as they are.
+    """
+    floating = [n for n in operator.differentiated if dtypes[n].startswith("float")]
+    for number, sample in enumerate(make_samples(operator) if floating else ()):
         chosen = sample
         if not operator.samples and not _finite(definition(**sample.arguments(operator, dtypes))):
             chosen = make_samples(operator, positive=True)[number]
+        leaves = {n: o for n, o in chosen.leaves(operator).items() if o in floating}
+        deliberate = [n for n, owner in leaves.items() if owner in operator.surrogates]
+        names = [n for n in leaves if n not in deliberate]
         arguments = chosen.arguments(operator, dtypes)
+        case = {
+            "operator": operator.opname,
+            "sample": chosen.text,
+            "arguments": {n: _plain(v) for n, v in arguments.items()},
+            "inputs": names,
+            "deliberate": _recorded(definition, arguments, deliberate),
+        }
+        if names and not _is_right(operator, definition, arguments, names, chosen):
+            case["inputs"] = []
+        if case["inputs"] or deliberate:
+            yield case
 
-        def call(*tensors: Any, given: dict[str, Any] = arguments) -> Any:
-            return definition(**{**given, **dict(zip(names, tensors, strict=True))})
 
-        # The names that the message gives to inputs are those of the function's parameters.
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(n, kind) for n in names]
+def _is_right(
+    operator: OperatorSpec,
+    definition: Any,
+    arguments: Mapping[str, Any],
+    names: Sequence[str],
+    sample: Sample,
+) -> bool:
+    """Compare gradients with differences; False where nothing can be said."""
+
+    def call(*tensors: Any) -> Any:
+        return definition(**with_leaves(arguments, dict(zip(names, tensors, strict=True))))
+
+    # The names that the message gives to inputs are those of the function's parameters.
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(re.sub(r"\[(\d+)\]", r"_\1", n), kind) for n in names]
+    )
+    inputs = tuple(leaf(arguments, n).requires_grad_(True) for n in names)
+    found = tp.autograd.gradcheck_report(call, inputs)
+    if is_bad(str(found.verdict)):
+        message = (
+            f"[export] the gradient of {operator.name} on {sample.text}: "
+            f"{str(found.message).rstrip('.')}. Run the cell with its checks, whose report "
+            "shows the likely cause; correct it and export again."
         )
-        inputs = tuple(arguments[n].requires_grad_(True) for n in names)
-        found = tp.autograd.gradcheck_report(call, inputs)
-        if is_bad(str(found.verdict)):
-            message = (
-                f"[export] the gradient of {operator.name} on {chosen.text}: "
-                f"{str(found.message).rstrip('.')}. Run the cell with its checks, whose report "
-                "shows the likely cause; correct it and export again."
-            )
-            raise RuntimeError(message)
-        if found.verdict == "ok":
-            yield {
-                "operator": operator.opname,
-                "sample": chosen.text,
-                "inputs": names,
-                "arguments": {n: _plain(v) for n, v in arguments.items()},
-            }
+        raise RuntimeError(message)
+    return bool(found.verdict == "ok")
+
+
+def _recorded(
+    definition: Any, arguments: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return the gradients of the sum of all results."""
+    if not names:
+        return {}
+    inputs = [leaf(arguments, n).detach().requires_grad_(True) for n in names]
+    results = flat_results(
+        definition(**with_leaves(arguments, dict(zip(names, inputs, strict=True))))
+    )
+    roots = [r.sum() for r in results if r.requires_grad]
+    found = tp.autograd.grad(roots, inputs, allow_unused=True) if roots else [None] * len(inputs)
+    return {n: _plain(g) for n, g in zip(names, found, strict=True)}
 
 
 def _finite(result: Any) -> bool:
-    results = result if isinstance(result, (list, tuple)) else [result]
-    tensors = [r for r in results if isinstance(r, tp.Tensor) and r.dtype.is_floating_point]
+    tensors = [r for r in flat_results(result) if r.dtype.is_floating_point]
     return all(bool(tp.isfinite(r).all()) for r in tensors)
 
 
@@ -383,11 +436,42 @@ RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text("utf-8
 
 def made(value):
     """Return an argument or a result as it was recorded."""
+    if isinstance(value, list):
+        return [made(member) for member in value]
     if not isinstance(value, dict):
         return value
+    if value["kind"] == "complex":
+        return complex(*value["parts"])
+    if value["kind"] == "device":
+        return tp.device(value["name"])
+    if value["kind"] == "dtype":
+        return getattr(tp, value["name"])
     dtype = getattr(tp, value["dtype"])
     values = [complex(*v) for v in value["values"]] if dtype.is_complex else value["values"]
     return tp.tensor(values, dtype=dtype).reshape(value["shape"])
+
+
+def tensors_of(value):
+    """Return the tensors among results, those of lists one by one."""
+    if isinstance(value, (list, tuple)):
+        return [tensor for member in value for tensor in tensors_of(member)]
+    return [value] if isinstance(value, tp.Tensor) else []
+
+
+def leaf(arguments, name):
+    """Return a tensor among arguments by its name, such as 'xs[0]'."""
+    owner, bracket, number = name.partition("[")
+    return arguments[owner][int(number[:-1])] if bracket else arguments[owner]
+
+
+def with_leaf(arguments, name, tensor):
+    """Return arguments with one of their tensors replaced."""
+    owner, bracket, number = name.partition("[")
+    if bracket:
+        members = list(arguments[owner])
+        members[int(number[:-1])] = tensor
+        tensor = members
+    return {**arguments, owner: tensor}
 
 
 def arguments_of(case):
@@ -398,29 +482,49 @@ def name_of(case):
     return f"{case['operator']}: {case['sample']}"
 
 
+def gradient_cases(key):
+    return [case for case in RECORDED["gradients"] if case[key]]
+
+
 @pytest.mark.parametrize("case", RECORDED["values"], ids=name_of)
 def test_values(case):
     arguments = arguments_of(case)
-    found = getattr(PACKAGE, case["operator"])(**arguments)
-    results = found if isinstance(found, (list, tuple)) else [found]
-    results = [r for r in results if r is not None]
+    results = tensors_of(getattr(PACKAGE, case["operator"])(**arguments))
     assert len(results) == len(case["results"])
     for result, recorded in zip(results, case["results"]):
         tp.testing.assert_close(result, made(recorded), equal_nan=True)
     for name, recorded in case["written"].items():
-        tp.testing.assert_close(arguments[name], made(recorded), equal_nan=True)
+        written = zip(tensors_of([arguments[name]]), tensors_of([made(recorded)]))
+        for tensor, expected in written:
+            tp.testing.assert_close(tensor, expected, equal_nan=True)
 
 
-@pytest.mark.parametrize("case", RECORDED["gradients"], ids=name_of)
+@pytest.mark.parametrize("case", gradient_cases("inputs"), ids=name_of)
 def test_gradients(case):
     arguments = arguments_of(case)
-    names = case["inputs"]
 
     def call(*tensors):
-        return getattr(PACKAGE, case["operator"])(**{**arguments, **dict(zip(names, tensors))})
+        given = arguments
+        for name, tensor in zip(case["inputs"], tensors):
+            given = with_leaf(given, name, tensor)
+        return getattr(PACKAGE, case["operator"])(**given)
 
-    inputs = tuple(arguments[name].requires_grad_() for name in names)
+    inputs = tuple(leaf(arguments, name).requires_grad_() for name in case["inputs"])
     assert tp.autograd.gradcheck(call, inputs)
+
+
+@pytest.mark.parametrize("case", gradient_cases("deliberate"), ids=name_of)
+def test_gradients_that_are_no_derivatives(case):
+    arguments = arguments_of(case)
+    inputs = [leaf(arguments, name).requires_grad_() for name in case["deliberate"]]
+    results = tensors_of(getattr(PACKAGE, case["operator"])(**arguments))
+    roots = [result.sum() for result in results if result.requires_grad]
+    found = tp.autograd.grad(roots, inputs, allow_unused=True) if roots else [None] * len(inputs)
+    for gradient, recorded in zip(found, case["deliberate"].values()):
+        if recorded is None:
+            assert gradient is None
+        else:
+            tp.testing.assert_close(gradient, made(recorded), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", PACKAGE.__all__)

@@ -21,6 +21,7 @@ constexpr char kTooLarge[] =
 std::atomic<int64_t> live{0};
 
 void free_block(DLManagedTensorVersioned* self) {
+  if (self->manager_ctx != nullptr) release_guarded(self);
   live.fetch_sub(1, std::memory_order_relaxed);
   std::free(self);
 }
@@ -76,8 +77,9 @@ int allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* context,
   }
   size_t head = sizeof(DLManagedTensorVersioned) + 2 * sizeof(int64_t) * static_cast<size_t>(ndim);
   head = (head + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t zone = zone_around(bytes);
   size_t total = 0;
-  if (__builtin_add_overflow(head, bytes, &total)) {
+  if (__builtin_add_overflow(head + 2 * zone, bytes, &total)) {
     return fail(set_error, context, "MemoryError", kTooLarge);
   }
   // Not a byte more than asked for: AddressSanitizer sees a write past the last element.
@@ -98,10 +100,11 @@ int allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* context,
     if (size <= kMostElements / step) step *= size;  // always, unless another size is zero
   }
   made->version = {kMajor, kMinor};
-  made->manager_ctx = nullptr;
+  made->manager_ctx = zone != 0 ? made : nullptr;
   made->deleter = free_block;
   made->flags = 0;
-  made->dl_tensor = {block + head, {kDLCPU, 0}, ndim, prototype->dtype, shape, strides, 0};
+  made->dl_tensor = {block + head + zone, {kDLCPU, 0}, ndim, prototype->dtype, shape, strides, 0};
+  if (zone != 0) guard(made, bytes, zone);
   live.fetch_add(1, std::memory_order_relaxed);
   *out = made;
   return 0;

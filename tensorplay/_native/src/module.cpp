@@ -14,7 +14,7 @@ using namespace tensorplay;
 
 // What the Python code beside the extension expects of it: raised, here and in `_native/__init__.py`,
 // whenever either side changes in a way that the other has to know.
-constexpr long kInterface = 6;
+constexpr long kInterface = 7;
 
 // What Python's table holds in place of a function with more arguments than its own type has.
 template <typename Function>
@@ -89,6 +89,12 @@ PyMethodDef methods[] = {
      "Let threads that leave a kernel after the interpreter's end wait for that of the process."},
     {"live_allocations", count_live, METH_NOARGS,
      "How many tensors of the allocator are not freed."},
+    {"guard_results", guard_results, METH_VARARGS,
+     "guard_results(zone, zone_byte, element_byte): put what kernels allocate from now on between "
+     "zones of at least so many bytes, and fill both; zone 0 switches it off."},
+    {"take_damage", take_damage, METH_NOARGS,
+     "Where zones were written since the last call: (address of the elements, first element, how "
+     "many elements there are)."},
     {"set_threads", set_threads, METH_O, "How many threads run the compiler's kernels from now on."},
     {"threads", get_threads, METH_NOARGS, "How many threads run the compiler's kernels."},
     {"call_keeping", method(call_keeping),

@@ -29,6 +29,13 @@ bool prepare_exchange();
 int allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* context, DLSetError);
 int64_t live_allocations();
 
+// guarded.cpp: results between zones of known bytes, while a check watches.
+size_t zone_around(size_t bytes);  // 0 where nobody watches
+void guard(DLManagedTensorVersioned* made, size_t bytes, size_t zone);
+void release_guarded(const DLManagedTensorVersioned* self);
+PyObject* guard_results(PyObject* module, PyObject* args);
+PyObject* take_damage(PyObject* module, PyObject*);
+
 // call.cpp: the base of Python's `Kernel`.
 extern PyTypeObject* call_base_type;
 bool prepare_call_base(PyObject* module);

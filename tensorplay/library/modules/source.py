@@ -50,7 +50,7 @@ class OperatorSource:
     wrapper
         Definition and body.
     fake
-        The fake kernel; empty when the output's shape is not declared.
+        The fake kernel; it raises where nothing says the output's shape.
     gradient
         What is saved and the gradient; empty without derivatives.
     """
@@ -167,6 +167,7 @@ class _Writer:
             f"    mutates_args={spec.mutates!r},",
             *([] if self.on_cpu else [f'    device_types="{spec.kernel.device}",']),
             f"    schema={_quoted(self.schema.signature())},",
+            *(["    tags=tp.library.Tag.dynamic_output_shape,"] if spec.unknown_shapes else []),
             ")",
             f"def {spec.opname}({self.parameters()}):",
         ]
@@ -223,8 +224,6 @@ class _Writer:
 
     def fake(self) -> str:
         spec = self.spec
-        if spec.returned and not spec.kernel.shapes.declared:
-            return ""
         lines = [
             f"@{spec.opname}.register_fake",
             f"def {spec.opname}_fake({self.parameters()}):",
@@ -235,6 +234,14 @@ class _Writer:
         elif self.tensors:
             lines.append(f"    rules.{spec.opname}({', '.join(self.tensors)})")
         unknown = spec.unknown_shapes
+        if spec.returned and not spec.kernel.shapes.declared:
+            text = (
+                f"[{spec.name}] nothing declares the shape of the result that the function "
+                "returns, and tensors without data have none. Write it, as in shape: x, or make "
+                "it an output of the signature: tp::Out, or tp::Result where its sizes depend on "
+                "values."
+            )
+            return "\n".join([*lines, f"    raise NotImplementedError({text!r})"]) + "\n"
         if unknown:
             text = (
                 f"[{spec.name}] the shape of output '{unknown[0]}' depends on the values of the "

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from tensorplay import _device
 from tensorplay._tensor import Tensor, spec_of
 from tensorplay.library.kernels import NoFakeKernelError
+from tensorplay.library.nested import flatten
 from tensorplay.library.opcheck.calls import Arguments, Checked, Outcome, said
+from tensorplay.library.tags import Tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_fake", "compare_with_fake"]
+__all__ = ["check_fake", "compare_kinds", "compare_with_fake"]
 
 _TEST = "test_faketensor"
 _DENSE = ("", "resized", "NaN and infinity")
@@ -36,15 +38,19 @@ def compare_with_fake(
     """Run the fake kernel on the same arguments without data, and compare the results.
 
     Strides are compared for arguments that are dense: what a kernel gives for others is its own
-    choice as long as no view comes of it.
+    choice as long as no view comes of it. Where sizes depend on values, a fake kernel may say so.
     """
+    dynamic = Tag.dynamic_output_shape in check.op.tags
     try:
         with _device.META if not arguments.tensors() else contextlib.nullcontext():
             fake = arguments.on_meta().run()
     except NoFakeKernelError as problem:
-        check.fail(test, "no_fake", str(problem), variant)
+        if not dynamic:
+            check.fail(test, "no_fake", str(problem), variant)
         return
     except NotImplementedError as problem:
+        if dynamic:
+            return
         text = (
             f"the fake kernel raises {said(problem)} Compute the results' shapes from the inputs' "
             "shapes and dtypes alone."
@@ -108,12 +114,15 @@ def _count(value: Any) -> str:
 def _compare_tensors(
     check: Checked, test: str, number: int, fake: Tensor, real: Tensor, variant: str
 ) -> None:
+    dynamic = Tag.dynamic_output_shape in check.op.tags
     facts: list[tuple[str, Any, Any, str]] = [
-        ("fake_shape", tuple(fake.shape), tuple(real.shape), "shape"),
+        ("fake_rank", fake.ndim, real.ndim, "number of dimensions")
+        if dynamic
+        else ("fake_shape", tuple(fake.shape), tuple(real.shape), "shape"),
         ("fake_dtype", fake.dtype, real.dtype, "dtype"),
         ("fake_device", fake.device.type, "meta", "device"),
     ]
-    if fake.shape == real.shape and variant in _DENSE:
+    if fake.shape == real.shape and variant in _DENSE and not dynamic:
         facts.append(("fake_strides", _strides(fake), _strides(real), "strides, in elements,"))
     for code, got, expected, what in facts:
         if got != expected:
@@ -140,3 +149,29 @@ def _strides(tensor: Tensor) -> tuple[int, ...] | None:
         return None
     strides = tensor.stride()
     return tuple(s for s, n in zip(strides, spec.shape, strict=True) if n > 1)
+
+
+def compare_kinds(
+    check: Checked, test: str, first: Outcome, outcome: Outcome, variant: str
+) -> None:
+    """Compare what even an operator whose sizes depend on values gives for any values.
+
+    Arguments of the same types and numbers of dimensions give results of the same ones: a
+    compiler, and the code behind the operator, go by these.
+    """
+    if Tag.dynamic_output_shape not in check.op.tags:
+        return
+    for number, (one, other) in enumerate(zip(first.results, outcome.results, strict=True)):
+        for here, there in zip(flatten([one]), flatten([other]), strict=False):
+            for code, got, expected, what in (
+                ("dynamic_rank", there.ndim, here.ndim, "dimensions"),
+                ("dynamic_dtype", there.dtype, here.dtype, "as its type"),
+                ("dynamic_device", there.device, here.device, "as its device"),
+            ):
+                if got != expected:
+                    text = (
+                        f"result {number} has {got} {what}, and {expected} on the given call. "
+                        "Sizes may depend on values; count of dimensions, type and device follow "
+                        "from those of the arguments."
+                    )
+                    check.fail(test, code, text, variant, subject=f"result {number}")

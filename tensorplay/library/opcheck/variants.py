@@ -20,7 +20,7 @@ from tensorplay.library.opcheck.calls import (
     difference,
     said,
 )
-from tensorplay.library.opcheck.fake import compare_with_fake
+from tensorplay.library.opcheck.fake import compare_kinds, compare_with_fake
 from tensorplay.library.results import overlap
 from tensorplay.library.tags import Tag
 from tensorplay.library.writes import undeclared_write
@@ -49,6 +49,8 @@ def check_variants(check: Checked) -> None:
             check.fail(_TEST, "undeclared_write", message, variant)
         if check.op.operator_kernels.fake is not None:
             compare_with_fake(check, _TEST, arguments, outcome, variant)
+        if variant != "0-d":  # other numbers of dimensions may give others
+            compare_kinds(check, _TEST, first, outcome, variant)
         if dense is None or Tag.nondeterministic in check.op.tags:
             continue
         expected = _accepted(check, dense, variant)

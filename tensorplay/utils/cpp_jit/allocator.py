@@ -198,6 +198,36 @@ def live_allocations() -> int:
     return compiled + len(_live)
 
 
+def guard_results(zone: int, zone_byte: int = 0, element_byte: int = 0) -> bool:
+    """Put what kernels allocate from now on between zones of known bytes, or with 0 no more.
+
+    Parameters
+    ----------
+    zone
+        How many bytes each zone has at least.
+    zone_byte, element_byte
+        What zones and elements hold before the kernel writes.
+
+    Returns
+    -------
+    bool
+        False where the compiled extension, which does it, is not there.
+    """
+    if _native.core is None:
+        return False
+    _native.core.guard_results(zone, zone_byte, element_byte)
+    return True
+
+
+def take_damage() -> list[tuple[int, int, int]]:
+    """Return where zones were written since the last call, freed results included.
+
+    Each entry is the address of a result's elements, the first element that was written outside
+    of it, counted from its own first, and how many elements it has.
+    """
+    return [] if _native.core is None else list(_native.core.take_damage())
+
+
 def address() -> int:
     """Return the address of the allocator: the compiled one, or the callback above."""
     if _native.core is not None:

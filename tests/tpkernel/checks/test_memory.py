@@ -13,8 +13,9 @@ import tensorplay as tp
 import tpkernel
 from tensorplay.library.modules.shapes import ShapeRules
 from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec
-from tests.tpkernel.shell import MATMUL, SOFTPLUS
-from tpkernel.checks.memory import MemoryWatch
+from tensorplay.utils.cpp_jit import allocator
+from tests.tpkernel.shell import MAKE, MATMUL, SOFTPLUS
+from tpkernel.checks.memory import MemoryWatch, check_memory
 from tpkernel.report.report import Finding, Report
 from tpkernel.worker.process import shared_worker
 
@@ -330,15 +331,74 @@ void positive(tp::In<T> x, tp::Result<T> out) {
 """
 
 
-def test_memory_that_a_kernel_allocates_is_said_to_be_unwatched():
-    report = tpkernel.build(POSITIVE.replace("BODY", ""), checks=("memory",))
-    (finding,) = report.findings
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ("", "", ""),
+        ("y.data()[n] = T(1);", "writes_outside",
+         "writes outside 'out': element 2 is written, and 'out' has elements 0 to 1"),
+        ("y.data()[n + 400] = T(1);", "writes_outside", "element 402 is written"),
+        ("y.data()[-1] = T(1);", "writes_outside", "element -1 is written"),
+        ("reinterpret_cast<char*>(y.data())[-1] = 1;", "writes_outside", "element -1 is written"),
+        ("y.data()[0] = y.data()[n];", "reads_outside", "'out' index [0] changes"),
+        ("y.data()[1] = y.data()[-1];", "reads_outside", "'out' index [1] changes"),
+        ("auto s = SCRATCH; static_cast<double*>(s.data_ptr())[n] = 1;", "writes_outside",
+         "writes outside memory that it allocated: element 2 is written, and it has elements 0 to"),
+    ],
+)  # fmt: skip
+def test_memory_that_a_kernel_allocates_is_watched(body: str, code: str, words: str) -> None:
+    scratch = (
+        "tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, tvm::ffi::Shape({n}), "
+        "DLDataType{kDLFloat, 64, 1}, DLDevice{kDLCPU, 0})"
+    )
+    text = POSITIVE.replace("---*/\n", "samples: [{x: [1.0, -1.0, 2.0]}]\n---*/\n")
+    body = body.replace("SCRATCH", scratch)
+    found = errors(tpkernel.build(text.replace("BODY", body), checks=("memory",)))
+    assert [f.code for f in found] == ([code] if code else [])
+    assert words in "".join(f.message for f in found)
+
+
+def test_an_allocated_result_is_not_zeroed() -> None:
+    text = POSITIVE.replace("BODY", "").replace("allocate(n)", "allocate(n + 1)")
+    (finding,) = errors(tpkernel.build(text, checks=("memory",)))
+    assert finding.code == "not_written"
+    assert "output 'out' is not fully written" in finding.message
+    text = POSITIVE.replace("BODY", "").replace("y[k++] =", "y[k++] +=")
+    (finding,) = errors(tpkernel.build(text, checks=("memory",)))
+    assert finding.code == "reads_output"
+    assert "assign before +=" in finding.message
+
+
+def test_a_returned_tensor_is_watched_as_a_result_is() -> None:
+    text = MAKE.replace("i < n", "i <= n")
+    text = "/*---\nop: mem::make(int n) -> Tensor\nshape: [n]\nout_dtype: float32\n---*/\n" + text
+    (finding,) = errors(tpkernel.build(text, checks=("memory",)))
+    assert "writes outside 'result': element 2 is written" in finding.message
+
+
+def test_results_of_other_calls_are_as_they_always_are() -> None:
+    """Nothing of a check is left on: results hold their elements and no more."""
+    tpkernel.build(POSITIVE.replace("BODY", ""), checks=("memory",))
+    assert allocator.take_damage() == []
+    module = tpkernel.build(POSITIVE.replace("BODY", ""), checks=False).module
+    assert module.positive(tp.tensor([1.0, -2.0, 3.0])).tolist() == [1.0, 3.0]
+    assert allocator.guard_results(0)
+
+
+def test_without_the_extension_results_are_said_to_be_unwatched(monkeypatch) -> None:
+    report = tpkernel.build(POSITIVE.replace("BODY", ""), checks=False)
+    origin = report.origin
+    (operator,) = origin.spec.operators
+    monkeypatch.setattr(allocator, "guard_results", lambda *_: False)
+    watch = MemoryWatch(origin.spec, SimpleNamespace())
+    definition = origin.definitions["positive"]
+    (finding,) = check_memory(operator, definition, watch, [], {}, lambda _: None)
     assert (finding.code, finding.level) == ("not_watched", "note")
     assert "--sanitize address" in finding.message
 
 
 @pytest.mark.slow
-def test_what_the_note_names_finds_a_write_past_allocated_memory():
+def test_the_sanitizer_finds_a_write_past_allocated_memory():
     text = POSITIVE.replace("BODY", "y.data()[n] = T(1);")
     report = tpkernel.build(text, checks=("memory",), sanitize=("address",))
     found = [f.message for f in errors(report)]

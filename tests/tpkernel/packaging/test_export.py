@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -78,6 +79,116 @@ void positive(tp::In<T> x, tp::Out<bool> out) {
 """.replace("(TWO * result)", "(2 * result)")
 
 
+# An operator of each kind that is declared: what may be absent, lists, sizes that a kernel finds,
+# gradients that are no derivatives, and arguments that are no tensors.
+KINDS = """\
+/*---
+ops:
+  - op: kinds::rows(Tensor[] xs, Tensor? bias=None) -> Tensor
+    shape: {xs: [_, m], bias: [m], out: ['sum(t.shape[0] for t in xs)', m]}
+    derivatives:
+      xs: split(grad, [t.shape[0] for t in xs])
+      bias: grad.sum(0)
+  - op: kinds::doubled(Tensor[] xs) -> Tensor[]
+    derivatives: {xs: '[2 * g for g in grad]'}
+  - op: kinds::step_(Tensor(a!)[] ps, Tensor[] gs, Tensor(b!)? calls=None, *, float lr=0.5) -> ()
+    shape: {ps: ps, gs: ps, calls: [1]}
+  - op: kinds::above(Tensor x) -> (Tensor values, Tensor indices)
+    derivatives: {x: 'zeros_like(x).index_add(0, indices, grad_values)'}
+  - op: kinds::scaled(Tensor x, Tensor scale) -> (Tensor y, Tensor largest)
+    shape: {x: [n], scale: [n], y: [n], largest: []}
+    derivatives: {x: grad_y * scale, scale: non_differentiable}
+    output_differentiability: [True, False]
+  - op: kinds::signed(Tensor x, Tensor w) -> Tensor
+    derivatives: {x: grad * w, w: grad * sign(x)}
+    kernel: signed_
+    surrogate_gradient: {x: straight-through estimator}
+  - op: kinds::bits(Tensor x, *, ScalarType d, Device where, int[] ks=[1], int? k=None) -> Tensor
+    dtypes: [bfloat16]
+---*/
+template <typename T>
+void rows(tp::List<tp::In<T, 2>> xs, tp::Optional<tp::In<T, 1>> bias, tp::Out<T, 2> out) {
+  int64_t row = 0;
+  for (auto x : xs)
+    for (int64_t i = 0; i < x.size(0); ++i, ++row)
+      for (int64_t j = 0; j < x.size(1); ++j)
+        out(row, j) = x[i * x.size(1) + j] + (bias ? (*bias)[j] : T(0));
+}
+template <typename T>
+void doubled(tp::List<tp::In<T>> xs, tp::List<tp::Out<T>> out) {
+  for (int64_t k = 0; k < xs.size(); ++k)
+    for (int64_t i = 0; i < xs[k].numel(); ++i) out[k][i] = 2 * xs[k][i];
+}
+template <typename T>
+void step_(tp::List<tp::InOut<T>> ps, tp::List<tp::In<T>> gs,
+           tp::Optional<tp::InOut<int64_t>> calls, double lr) {
+  if (calls) (*calls)[0] += 1;
+  for (int64_t k = 0; k < ps.size(); ++k)
+    for (int64_t i = 0; i < ps[k].numel(); ++i) ps[k][i] -= T(lr) * gs[k][i];
+}
+template <typename T>
+void above(tp::In<T, 1> x, tp::Result<T, 1> values, tp::Result<int64_t, 1> indices) {
+  int64_t n = 0;
+  for (auto v : x) n += v > 0;
+  auto out = values.allocate(n);
+  auto at = indices.allocate(n);
+  for (int64_t i = 0, k = 0; i < x.numel(); ++i)
+    if (x[i] > 0) out[k] = x[i], at[k++] = i;
+}
+template <typename T>
+void scaled(tp::In<T> x, tp::In<T> scale, tp::Out<T> y, tp::Out<T, 0> largest) {
+  T most = 0;
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    y[i] = x[i] * scale[i];
+    most = std::max(most, std::abs(y[i]));
+  }
+  largest[0] = most;
+}
+template <typename T>
+void signed_(tp::In<T> x, tp::In<T> w, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = ((x[i] > 0) - (x[i] < 0)) * w[i];
+}
+template <typename T>
+void bits(tp::In<T> x, DLDataType d, DLDevice where, tvm::ffi::Array<int64_t> ks,
+          tvm::ffi::Optional<int64_t> k, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i)
+    out[i] = x[i] * T(d.bits) + T(ks[0] + where.device_id + (k.has_value() ? *k : 0));
+}
+"""
+
+# What is asked of the operators where nothing but the runtime is: values, gradients, names.
+ASKED = """\
+import sys
+import numpy as np
+import tensorplay as tp
+import kinds
+
+x = tp.tensor([-1.0, 2.0, 3.0], requires_grad=True)
+found = kinds.above(x)
+(3 * found.values).sum().backward()
+scaled = kinds.scaled(x, tp.full((3,), 2.0, requires_grad=True))
+p, b = np.ones(2, np.float32), tp.ones(2, requires_grad=True)
+calls = np.zeros(1, np.int64)
+kinds.step_([p], [tp.ones(2)], calls)
+rows = kinds.rows([np.ones((1, 2), np.float32), tp.zeros(2, 2)], b)
+rows.sum().backward()
+s = tp.tensor([-0.5, 4.0], requires_grad=True)
+kinds.signed(s, tp.full((2,), 7.0)).sum().backward()
+print(found.values.tolist(), found.indices.tolist(), x.grad.tolist(), scaled.largest.item())
+print(scaled.largest.requires_grad, p.tolist(), calls, rows.tolist())
+print(b.grad.tolist(), s.grad.tolist())
+print([t.tolist() for t in kinds.doubled([tp.ones(1), tp.ones(2)])])
+print(sorted({"tpkernel", "yaml", "tree_sitter", "IPython"} & set(sys.modules)))
+"""
+ANSWERED = """\
+[2.0, 3.0] [1, 2] [0.0, 3.0, 3.0] 6.0
+False [0.5, 0.5] [1] [[2.0, 2.0], [1.0, 1.0], [1.0, 1.0]]
+[3.0, 3.0] [7.0, 7.0]
+[[2.0], [4.0, 4.0]]
+[]
+"""
+
+
 def try_package(folder: Path, package: str) -> subprocess.CompletedProcess[str]:
     """Build an exported package's library in place and run its tests."""
     source = folder / "src" / package
@@ -149,6 +260,51 @@ def test_results_in_place_several_and_not_finite_are_recorded(tmp_path, monkeypa
     assert done.returncode == 1
     assert "test_values[sincos" in done.stdout
     assert "test_gradients[sincos" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory) -> Path:
+    report = tpkernel.build(KINDS)
+    assert not [f for f in report.findings if f.level == "error"], report.to_text()
+    return report.export(tmp_path_factory.mktemp("kinds") / "kinds")
+
+
+@pytest.mark.slow
+def test_each_kind_of_operator_passes_the_tests_of_its_package(kinds: Path) -> None:
+    cases = json.loads((kinds / "tests/recorded.json").read_text())
+    for key in ("values", "gradients"):
+        assert {c["operator"] for c in cases[key]} >= {"rows", "doubled", "above", "signed"}
+    inputs = {n for c in cases["gradients"] if c["operator"] == "rows" for n in c["inputs"]}
+    assert {"xs[0]", "xs[2]", "bias"} <= inputs
+    (sign, *_) = [c for c in cases["gradients"] if c["operator"] == "signed"]
+    assert (sign["inputs"], list(sign["deliberate"])) == (["w"], ["x"])
+    assert all("scale" not in c["inputs"] for c in cases["gradients"])
+    done = try_package(kinds, "kinds")
+    assert done.returncode == 0, done.stdout + done.stderr
+    declared = kinds / "src/kinds/ops.yaml"
+    before = declared.read_text()
+    declared.write_text(before.replace("grad * w, w", "2 * grad * w, w"))
+    try:
+        done = try_package(kinds, "kinds")
+    finally:
+        declared.write_text(before)
+    assert done.returncode == 1
+    assert "test_gradients_that_are_no_derivatives[signed" in done.stdout
+
+
+@pytest.mark.slow
+def test_each_kind_of_operator_runs_from_a_wheel_without_the_workbench(
+    kinds: Path, builder: Path, wheel: Path, tmp_path: Path
+) -> None:
+    pip(builder, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(kinds))
+    (made,) = tmp_path.glob("kinds-*.whl")
+    bare = make_environment(tmp_path / "bare", LOADING)
+    pip(bare, "install", "--no-deps", str(wheel), str(made))
+    done = run(bare, "-c", ASKED, cwd=tmp_path, PATH="", CXX="")
+    assert done.stdout == ANSWERED, done.stderr
+    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(kinds / "tests")]
+    done = run(bare, *tests, cwd=tmp_path, PATH="", CXX="")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_options_of_the_cell_are_the_packages(tmp_path) -> None:
