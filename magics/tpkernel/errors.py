@@ -11,6 +11,8 @@ __all__ = ["PACKAGE", "CellError", "KernelCrash", "StaleKernelError", "did_you_m
 
 # Frames of files below are ours: a person is shown their own.
 PACKAGE = str(Path(__file__).parent)
+#: Characters of a cell's line that an error shows.
+_LONGEST = 240
 
 
 class CellError(ValueError):
@@ -58,10 +60,21 @@ class CellError(ValueError):
         text = f"{place}: error: {text}"
         if self.source_line is not None:
             gutter = f"{self.line:>5} | "
-            text += f"\n{gutter}{self.source_line}"
+            shown, at = _around(self.source_line, self.column or 1)
+            text += f"\n{gutter}{shown}"
             if self.column is not None:
-                text += "\n" + " " * (len(gutter) - 2) + "| " + " " * (self.column - 1) + "^"
+                text += "\n" + " " * (len(gutter) - 2) + "| " + " " * (at - 1) + "^"
         return text
+
+
+def _around(line: str, column: int) -> tuple[str, int]:
+    """Return what is shown of a line of any length, and the column there."""
+    if len(line) <= _LONGEST:
+        return line, column
+    start = max(0, min(column - 1 - _LONGEST // 2, len(line) - _LONGEST))
+    end = start + _LONGEST
+    before, after = "…" if start else "", "…" if end < len(line) else ""
+    return before + line[start:end] + after, column - start + len(before)
 
 
 class StaleKernelError(RuntimeError):

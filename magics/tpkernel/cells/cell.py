@@ -7,12 +7,14 @@ at line 2; :func:`tpkernel.build` has no such line and starts at 1.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import yaml
 
+from tpkernel.cells.words import WordsLoader
 from tpkernel.cpp.functions import Function, Source, parse_source
 from tpkernel.errors import CellError, did_you_mean
 
@@ -39,6 +41,8 @@ KEYS: Mapping[str, str] = {
 
 #: Where front matter begins; it ends at ``---*/``.
 FRONT_MATTER = re.compile(r"^[ \t]*/\*---[ \t]*\r?\n", re.MULTILINE)
+# What looks like a space or a colon and is none to YAML.
+_ODD = re.compile("[\u00a0\u1680\u2000-\u200f\u202f\u205f\u2060\u3000\ufeff\uff1a\ufe55]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _OPTION = re.compile(
     r"^[ \t]*//[ \t]*tpkernel:[ \t]*(?P<name>[\w-]+)[ \t]*=[ \t]*(?P<value>.*?)[ \t]*$"
@@ -172,7 +176,7 @@ class EntriesReader:
             The text is not valid YAML, or has an unknown key.
         """
         try:
-            loader = yaml.SafeLoader(self.text)
+            loader = WordsLoader(self.text)
         except yaml.reader.ReaderError as problem:
             line = self.first_line + self.text[: problem.position].count("\n")
             message = f"{self.what} holds a character that YAML does not allow: {problem.reason}"
@@ -187,7 +191,12 @@ class EntriesReader:
             line = self.first_line + (mark.line if mark else 0)
             column = mark.column + 1 if mark else None
             what = f"{problem.context}, {problem.problem}" if problem.context else problem.problem
-            message = f"{self.what} is not valid YAML: {what}. Write one 'key: value' per line."
+            advice = "Write one 'key: value' per line."
+            if "found character '\\t'" in str(what):
+                what, advice = "a tab stands here", "Write spaces."
+            elif isinstance(problem, yaml.composer.ComposerError):
+                advice = ""
+            message = f"{self.what} is not valid YAML: {what}. {advice}".strip()
             raise self.error(message, line, column) from None
         try:
             if root is None:
@@ -204,7 +213,17 @@ class EntriesReader:
         """Read the whole text."""
         if not isinstance(root, yaml.MappingNode):
             message = f"{self.what} must be keys and values such as 'op: …'; got no key"
-            raise self.error(message, self.line(root))
+            odd = _ODD.search(self.text)
+            if odd is None:
+                raise self.error(message, self.line(root))
+            name = unicodedata.name(odd[0], "")
+            message = (
+                f"the character U+{ord(odd[0]):04X} ({name}) stands here, which is neither a space "
+                "nor a colon to YAML. Type it anew"
+            )
+            before = self.text[: odd.start()]
+            column = odd.start() - before.rfind("\n")
+            raise self.error(message, self.first_line + before.count("\n"), column)
         for key, value in root.value:
             if key.value != "ops":
                 continue
@@ -226,6 +245,8 @@ class EntriesReader:
         ):
             message = "'ops' must be a list of entries, each starting with '- op: …'"
             raise self.error(message, line)
+        if not node.value:
+            raise self.error("'ops' has no entry; write '- op: …' below it", line)
         return tuple(self.entry(item, loader) for item in node.value)
 
     def entry(self, node: yaml.MappingNode, loader: yaml.SafeLoader) -> FrontMatter:
@@ -238,7 +259,10 @@ class EntriesReader:
             if not isinstance(key, str):
                 message = f"a {self.word} must be a word. Keys: {', '.join(self.keys)}."
                 raise self.error(message, line, key_node.start_mark.column + 1)
-            if key not in self.keys or key == "ops":
+            if key == "ops" and "ops" in self.keys:
+                message = "'ops' cannot stand inside of an entry; list all operators in one"
+                raise self.error(message, line, key_node.start_mark.column + 1)
+            if key not in self.keys:
                 message = (
                     f"unknown {self.word} '{key}'{did_you_mean(str(key), self.keys)} "
                     f"Keys: {', '.join(self.keys)}."
@@ -313,6 +337,22 @@ def parse_cell(text: str, *, name: str = "cell", first_line: int = 1) -> Cell:
             at = line - first_line
             raise CellError(message, line=line).locate(name, text.split("\n")[at].rstrip("\r"))
         reader = EntriesReader(text[start:end], line + 1, name, text, first_line)
+        closed = text.find("*/", start, end)
+        if closed >= 0:
+            message = (
+                "'*/' ends the comment here, so that the compiler takes the rest of the front "
+                "matter for code. Write it apart, as in '* /'"
+            )
+            before = text[:closed]
+            column = closed - before.rfind("\n")
+            raise reader.error(message, first_line + before.count("\n"), column)
+        second = FRONT_MATTER.search(text, end)
+        if second is not None:
+            message = (
+                "a second front matter would not be read. List the operators in the first one, "
+                "under 'ops:'"
+            )
+            raise reader.error(message, first_line + text[: second.start()].count("\n"))
         entries = reader.entries()
     return Cell(
         text=text,

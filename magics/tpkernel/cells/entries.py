@@ -30,9 +30,10 @@ from tensorplay.ops.schema import (
 from tpkernel.cells.cell import FrontMatter
 from tpkernel.cells.formulas import cut_at_comma, is_function_path, read_formula
 from tpkernel.cells.gradients import with_gradient
+from tpkernel.cells.sample_values import wrong_sample
 from tpkernel.cells.shapes import parse_shapes
 from tpkernel.cpp.functions import Function, Parameter
-from tpkernel.cpp.scalar_types import BESIDE_VIEWS, TYPES_TEXT, engine_type
+from tpkernel.cpp.scalar_types import BESIDE_VIEWS, TYPES_TEXT, engine_type, what_to_write
 from tpkernel.errors import CellError, did_you_mean
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class EntryReader:
             raise self.error(message, line=named[1].line, column=named[1].column)
         reason = self.parent.reason_to_skip(named[0], listed=True)
         if reason is not None:
-            message = f"'{name}' cannot be the operator's kernel: {reason}. {TYPES_TEXT}"
+            message = f"'{name}' cannot be the operator's kernel: {reason}. {what_to_write(reason)}"
             raise self.error(message, line=named[0].line, column=named[0].column)
         return named[0]
 
@@ -673,7 +674,7 @@ class EntryReader:
                     )
                     raise self.error(message, f"samples.{position}")
             for name, value in item.items():
-                problem = _wrong_sample(value, schema.arguments[schema.index_of(name)].type)
+                problem = wrong_sample(value, schema.arguments[schema.index_of(name)].type)
                 if problem:
                     message = f"sample {position}, '{name}': {problem}"
                     raise self.error(message, f"samples.{position}")
@@ -683,28 +684,6 @@ class EntryReader:
                     f"sample {position} lacks argument '{missing[0]}'", f"samples.{position}"
                 )
         return tuple(dict(item) for item in items)
-
-
-def _wrong_sample(value: Any, kind: SchemaType) -> str:
-    """Say what is wrong with the value that a sample gives to an argument; empty for nothing."""
-    if not kind.is_tensor:
-        return ""
-    if kind.is_list:
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            return f"expected a list of tensors such as ['randn(3)', [1.0, 2.0]], got {value!r}"
-        values = list(value)
-    else:
-        values = [value]
-    may_be_none = kind.list_of_optional if kind.is_list else kind.optional
-    for one in values:
-        if one is None and not may_be_none:
-            return f"expected a tensor for {kind}, got null"
-        if isinstance(one, str):
-            try:
-                read_formula(one, values=(), grads=())
-            except ValueError as problem:
-                return str(problem)
-    return ""
 
 
 def _form(kind: SchemaType) -> str:

@@ -24,9 +24,10 @@ from tpkernel.cpp.scalar_types import (
     BESIDE_VIEWS,
     CPP_TO_DTYPE,
     DERIVED_TYPES,
-    TYPES_TEXT,
+    INTERNAL,
     bare_type,
     engine_type,
+    what_to_write,
 )
 from tpkernel.errors import did_you_mean
 
@@ -102,6 +103,8 @@ class CellReader:
                 "the cell defines no function. Write one, such as "
                 "'template <typename T> void f(tp::In<T> x, tp::Out<T> out) { … }'."
             )
+            if "#define" in cell.text:
+                message += " What a macro makes is not seen: write signature and braces out."
             raise cell.error(message, line=cell.first_line if cell.text.strip() else None)
         operators: list[OperatorSpec] = []
         taken: set[str] = set()
@@ -136,7 +139,7 @@ class CellReader:
         if not spec.kernels:
             function = cell.functions[0]
             name, reason = skipped[0] if skipped else (function.name, "it is internal")
-            message = f"no function can be exported; '{name}': {reason}. {TYPES_TEXT}"
+            message = f"no function can be exported; '{name}': {reason}. {what_to_write(reason)}"
             raise cell.error(message, line=function.line, column=function.column)
         return spec
 
@@ -179,7 +182,7 @@ class CellReader:
             if reason is not None:
                 if listed:
                     raise self.cell.error(
-                        f"{reason}. {TYPES_TEXT}",
+                        f"{reason}. {what_to_write(reason)}",
                         line=function.line,
                         column=function.column,
                         subject=function.name,
@@ -218,7 +221,7 @@ class CellReader:
     def reason_to_skip(self, function: Function, *, listed: bool) -> str | None:
         """Say why a function cannot be exported, or None."""
         if function.internal and not listed:
-            return "it is static, inline or in an unnamed namespace"
+            return INTERNAL
         if function.namespace:
             return f"it is in namespace {function.namespace}"
         if function.templates and not function.has_views:

@@ -139,7 +139,7 @@ class _Reader:
     def functions(
         self, node: Node, namespace: str = "", internal: bool = False
     ) -> Iterator[Function]:
-        for child in node.named_children:
+        for child in self.members(node):
             kind = child.type
             if kind == "function_definition":
                 found = self.function(child, (), namespace, internal)
@@ -173,6 +173,18 @@ class _Reader:
             elif kind == "type_definition":
                 name = self.text(child.child_by_field_name("declarator"))
                 self.aliases[name] = self.text(child.child_by_field_name("type"))
+
+    def members(self, node: Node) -> list[Node]:
+        """Return what a node holds; of ``#if 0`` and ``#if 1`` what the compiler reads."""
+        if node.type not in ("preproc_if", "preproc_elif"):
+            return node.named_children
+        other = node.child_by_field_name("alternative")
+        condition = self.text(node.child_by_field_name("condition")).strip()
+        if condition in ("0", "false"):
+            return [other] if other is not None else []
+        if condition in ("1", "true"):
+            return [c for c in node.named_children if c != other]
+        return node.named_children
 
     def is_dynamic(self, node: Node) -> bool:
         """Whether a global declaration may run code: all but functions and literals of numbers."""
@@ -252,10 +264,12 @@ class _Reader:
         line, column = self.place(name_node)
         listed = declarator.child_by_field_name("parameters")
         parameters = tuple(self.parameters(listed)) if listed is not None else ()
+        behind = next((c for c in declarator.children if c.type == "trailing_return_type"), None)
+        result = self.text(node.child_by_field_name("type")) + marks
         function = Function(
             name=self.text(name_node),
             parameters=parameters,
-            return_type=self.text(node.child_by_field_name("type")) + marks,
+            return_type=result if behind is None else self.text(behind).lstrip("-> "),
             templates=templates,
             line=line,
             column=column,

@@ -10,12 +10,14 @@ __all__ = [
     "BESIDE_VIEWS",
     "CPP_TO_DTYPE",
     "DERIVED_TYPES",
+    "INTERNAL",
     "MEMORY_CALLS",
     "TYPES_TEXT",
     "VALUE_CALLS",
     "WRITING_CALLS",
     "bare_type",
     "engine_type",
+    "what_to_write",
 ]
 
 CPP_TO_DTYPE: Mapping[str, str] = {
@@ -48,6 +50,21 @@ TYPES_TEXT = (
     "Types that can be passed: tvm::ffi::TensorView, tp::In/Out/InOut, double, float, int64_t and "
     "other integers, bool, std::string; for lists tvm::ffi::Array<int64_t> and Array<double>."
 )
+
+#: Why a function is not one of the cell's kernels.
+INTERNAL = "it is static, inline or in an unnamed namespace"
+
+
+def what_to_write(reason: str) -> str:
+    """Return the advice that belongs to a reason for which a function cannot be a kernel."""
+    if reason == INTERNAL:
+        return "Leave out static and inline, and write it outside of unnamed namespaces."
+    if reason.startswith("it is in namespace"):
+        return "Write it outside of the namespace, or one outside that calls it."
+    if reason.startswith("it is a template"):
+        return "Take tp::In<T> and tp::Out<T>, or write one type instead of the template."
+    return TYPES_TEXT
+
 
 #: For messages of functions over typed views.
 BESIDE_VIEWS = (

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 import tensorplay as tp
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tpkernel.cells.cell import FRONT_MATTER, parse_cell
+from tpkernel.cells.words import written
 from tpkernel.checks.samples import (
     Sample,
     flat_results,
@@ -141,10 +140,7 @@ def _declarations(origin: Origin, operators: Sequence[OperatorSpec], package: st
 
 
 def _entries(entries: Sequence[Mapping[str, Any]]) -> str:
-    if not entries:
-        return ""
-    written: str = yaml.safe_dump(list(entries), sort_keys=False, allow_unicode=True, width=100)
-    return written
+    return written(list(entries)) if entries else ""
 
 
 def _renamed(operator: OperatorSpec, package: str) -> str:

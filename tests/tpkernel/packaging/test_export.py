@@ -177,14 +177,14 @@ kinds.signed(s, tp.full((2,), 7.0)).sum().backward()
 print(found.values.tolist(), found.indices.tolist(), x.grad.tolist(), scaled.largest.item())
 print(scaled.largest.requires_grad, p.tolist(), calls, rows.tolist())
 print(b.grad.tolist(), s.grad.tolist())
-print([t.tolist() for t in kinds.doubled([tp.ones(1), tp.ones(2)])])
+print([t.tolist() for t in kinds.doubled([tp.ones(2), np.ones(2, np.float32)])])
 print(sorted({"tpkernel", "yaml", "tree_sitter", "IPython"} & set(sys.modules)))
 """
 ANSWERED = """\
 [2.0, 3.0] [1, 2] [0.0, 3.0, 3.0] 6.0
 False [0.5, 0.5] [1] [[2.0, 2.0], [1.0, 1.0], [1.0, 1.0]]
 [3.0, 3.0] [7.0, 7.0]
-[[2.0], [4.0, 4.0]]
+[[2.0, 2.0], [2.0, 2.0]]
 []
 """
 
