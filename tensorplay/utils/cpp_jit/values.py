@@ -34,7 +34,14 @@ _READ_BY_ENGINE = (
     "__tvm_ffi_opaque_ptr__",
 )
 # Those whose objects are not callable.
-_VALUES_READ_BY_ENGINE = (*_READ_BY_ENGINE, "__tvm_ffi_value__")
+_VALUES_READ_BY_ENGINE = (
+    *_READ_BY_ENGINE,
+    "__tvm_ffi_value__",
+    "__tvm_ffi_int__",
+    "__tvm_ffi_float__",
+    "__dlpack_data_type__",
+    "__dlpack_device__",
+)
 
 
 def to_engine(value: Any, made: list[Any] | None = None) -> Any:
@@ -53,7 +60,7 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
     if kind in _FUNCTIONS:
         return _function(value, made)
     ffi = engine()
-    if isinstance(value, (ffi.core.CObject, ffi.core.PyNativeObject)):
+    if isinstance(value, (ffi.core.CObject, ffi.core.PyNativeObject, ffi.Device)):
         return hold(value) if isinstance(value, ffi.Function) else value
     if isinstance(value, dict):
         return {to_engine(key, made): to_engine(item, made) for key, item in value.items()}

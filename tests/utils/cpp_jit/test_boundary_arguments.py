@@ -143,6 +143,8 @@ ARGUMENTS: dict[str, Any] = {
     "np.dtype": np.dtype("float64"),
     "device": tp.device("cpu"),
     "device without memory": tp.device("meta"),
+    "engine's dtype": tvm_ffi.dtype("int16"),
+    "engine's device": tvm_ffi.device("cpu"),
     "array of objects": np.array([None, 1]),
     "array of texts": np.array(["a"]),
     "array of structures": np.zeros(2, "i4,f4"),
@@ -210,8 +212,8 @@ RIGHT: dict[str, dict[str, Any]] = {
     "sizes": {"dict": 1},
     "function": {"function": 4, "engine's function": 4},
     # Names are read; the empty one is the engine's name of no type.
-    "bits": {"dtype": 32, "np.dtype": 64, "empty str": 0},
-    "place": {"device": 1},
+    "bits": {"dtype": 32, "np.dtype": 64, "engine's dtype": 16, "empty str": 0},
+    "place": {"device": 1, "engine's device": 1},
     "either": {
         **dict.fromkeys(INTEGERS, "number"),
         **dict.fromkeys(TEXTS, "text"),
@@ -276,8 +278,10 @@ def test_what_any_value_comes_back_as(kernels, argument: str) -> None:
         assert str(got) == "x"
     elif argument == "engine's function":
         assert got(2) == 4
-    elif argument == "np.dtype":
-        assert got is tp.float64
+    elif argument in {"np.dtype", "engine's dtype"}:
+        assert got is (tp.float64 if argument == "np.dtype" else tp.int16)
+    elif argument == "engine's device":
+        assert got == tp.device("cpu")
     elif isinstance(value, np.generic) and argument not in {"np.datetime64", "np.timedelta64"}:
         assert got == value
         assert type(got) in {int, float, bool, str, complex}
