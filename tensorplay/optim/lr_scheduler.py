@@ -185,10 +185,11 @@ class MultiStepLR(LRScheduler):
                 f"{type(given).__name__}."
             )
             raise TypeError(message)
-        for step in given:
+        steps = list(given)
+        for step in steps:
             want_counts("MultiStepLR", 0, milestones=step)
         want_numbers("MultiStepLR", gamma=gamma)
-        self.milestones, self.gamma = sorted(milestones), gamma
+        self.milestones, self.gamma = sorted(steps), gamma
         super().__init__(optimizer, last_epoch)
 
     def _rate(self, base: float, step: int, group: int) -> float:

@@ -100,6 +100,10 @@ ROWS: list[tuple[Call, type[Exception], str]] = [
 ]
 
 
+def test_milestones_are_read_once() -> None:
+    assert S.MultiStepLR(method(), iter([3, 2])).milestones == [2, 3]  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("call", "kind", "words"), ROWS)
 def test_schedules_refuse_by_name(call: Call, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words) as caught:

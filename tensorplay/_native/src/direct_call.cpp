@@ -109,7 +109,11 @@ PyObject* raise() {
 // Return a tensor of a kernel as one of the runtime, or as the engine's where it has no such tensors.
 PyObject* tensor_of(const FfiAny& result) {
   DLManagedTensorVersioned* managed = nullptr;
-  if (ffi.tensor_to(result.pointer, &managed) != 0) return raise();
+  if (ffi.tensor_to(result.pointer, &managed) != 0) {
+    raise();
+    ffi.release(result.pointer);
+    return nullptr;
+  }
   if (managed->dl_tensor.device.device_type != kDLCPU || !is_known(managed->dl_tensor.dtype)) {
     managed->deleter(managed);
     return given(result);

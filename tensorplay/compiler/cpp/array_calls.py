@@ -118,6 +118,8 @@ def _turned_product(node: Node, calls: dict[Node, ArrayCall]) -> ArrayCall | Non
     product = turned.args[0] if isinstance(turned, Node) and _name(turned) == "transpose" else None
     if not isinstance(product, Node) or _name(product) != "matmul" or product not in calls:
         return None
+    if len(turned.users) > 1 or len(product.users) > 1:  # it is written for others as well
+        return None
     array = node.meta["val"]._array
     if array.ndim != 2 or order_of(array.shape, array.strides) != (1, 0) or len(node.args) > 1:
         return None

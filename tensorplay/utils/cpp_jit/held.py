@@ -33,6 +33,8 @@ _CALLED = (
     "TVMFFIEnvGetDLPackManagedTensorAllocator",
     "TVMFFIEnvSetDLPackManagedTensorAllocator",
 )
+# Indices of types in the engine's C header.
+_FUNCTION, _PYTHON_OBJECT = 68, 74
 _STRONG = 1  # of the flags of a deleter: the object itself ends, not only its memory
 
 
@@ -125,10 +127,23 @@ def _leave_to_the_system() -> None:
 atexit.register(_leave_to_the_system)
 
 
+def _is_as_declared(made: Any, type_index: int) -> bool:
+    """Whether an object that Python has just made lies in memory as its header declares it here."""
+    header = _Object.from_address(made.__chandle__())
+    once = 1 << 32 | 1  # strong and weak references
+    return (header.references, header.type_index) == (once, type_index) and bool(header.deleter)
+
+
 @functools.lru_cache(maxsize=1)
 def _holder() -> Any:
     """Return what holds an object by its address, ready for those that the engine makes."""
     core = engine().core
+    samples = {
+        _PYTHON_OBJECT: core._convert_to_opaque_object(None),
+        _FUNCTION: core._convert_to_ffi_func(print),
+    }
+    if not all(_is_as_declared(made, index) for index, made in samples.items()):
+        return None
     hold = _hold
     if _native.core is not None:
         library = engine_library()
@@ -137,7 +152,7 @@ def _holder() -> Any:
         }
         _native.core.configure_ffi(addresses, _function_on)
         hold = _native.core.hold
-    for sample in (core._convert_to_opaque_object(None), core._convert_to_ffi_func(print)):
+    for sample in samples.values():
         hold(sample.__chandle__(), True)
     return hold
 
@@ -147,7 +162,9 @@ def hold(made: Any) -> Any:
 
     Functions and Python objects are meant; of a function of C++ nothing changes.
     """
-    _holder()(made.__chandle__(), False)
+    holder = _holder()
+    if holder is not None:
+        holder(made.__chandle__(), False)
     return made
 
 
@@ -163,6 +180,6 @@ def owned(made: Any) -> Any:
     return give(_Object.from_address(address).type_index, address)
 
 
-def prepare() -> None:
-    """Tell the extension where the engine is."""
-    _holder()
+def prepare() -> bool:
+    """Tell the extension where the engine is; False if it is one whose objects differ."""
+    return _holder() is not None

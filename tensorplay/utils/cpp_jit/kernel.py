@@ -94,9 +94,7 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         if self._parameters is None:
             return
         # Past the engine's Python layer goes what it would call without the interpreter's lock.
-        direct = isinstance(function, engine().Function) and function.release_gil
-        if direct:
-            prepare()
+        direct = isinstance(function, engine().Function) and function.release_gil and prepare()
         views = [i for i, p in enumerate(self._parameters[:_MOST_VIEWS]) if _VIEW.match(p.type)]
         self._set_plain_call(
             function,

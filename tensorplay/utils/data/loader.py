@@ -359,6 +359,8 @@ class DataLoader:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             # A worker that is not forked gets its task by pickle when it starts.
             names = [name for name in _SENT if not _is_picklable(getattr(self, name))]
+            if not names:
+                raise
             message = (
                 f"[DataLoader] argument {', '.join(map(repr, names))}: expected what a worker "
                 f"process can be sent, got: {str(error).rstrip('.')}. Write functions and classes "

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
 
 import tensorplay as tp
 from tensorplay.utils import cpp_jit
-from tensorplay.utils.cpp_jit import allocator
+from tensorplay.utils.cpp_jit import allocator, held
 from tensorplay.utils.cpp_jit.values import from_engine
 
 SOURCE = r"""#include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 using tvm::ffi::Tensor;
 using tvm::ffi::TensorView;
 int64_t view(TensorView x) { return x.numel(); }
@@ -57,17 +61,22 @@ void fails(TensorView x, int64_t how) {
   if (how == 2) throw 42;
 }
 std::string text(TensorView x) { return x.numel() > 3 ? "a text that is kept apart" : "short"; }
+// Whether something comes true within a time that is ample where no lock is held.
+template <class Condition> bool comes(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  return condition();
+}
 static std::atomic<int> arrived{0};
 int64_t meets(TensorView x) {
   ++arrived;
-  while (arrived.load() < 2) {}
-  return x.numel();
+  return comes([] { return arrived.load() >= 2; }) ? x.numel() : -1;
 }
 static std::atomic<bool> inside{false};
 static std::atomic<bool> leave{false};
 double stays(TensorView x) {
   inside = true;
-  while (!leave.load()) {}
+  if (!comes([] { return leave.load(); })) return -1;
   return static_cast<const double*>(x.data_ptr())[0];
 }
 bool is_inside() { return inside.load(); }
@@ -202,15 +211,28 @@ def test_kernels_run_beside_each_other(m) -> None:
 
 
 def test_memory_stays_while_a_kernel_reads_it(m) -> None:
-    held = {"x": tp.full((200_000,), 7.0, dtype=tp.float64)}
+    only = {"x": tp.full((200_000,), 7.0, dtype=tp.float64)}
     results = []
-    thread = threading.Thread(target=lambda: results.append(m.stays(held.pop("x"))))
+    thread = threading.Thread(target=lambda: results.append(m.stays(only.pop("x"))))
     thread.start()
-    while not m.is_inside():
-        pass
+    while not m.is_inside() and thread.is_alive():
+        time.sleep(0.001)
     gc.collect()
     others = [np.zeros(200_000) for _ in range(20)]  # what freed memory would be used for
     m.let_go()
     thread.join(60)
     assert results == [7.0]
     assert len(others) == 20
+
+
+def test_an_engine_with_other_objects_is_left_alone(monkeypatch) -> None:
+    held._holder.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(held, "_is_as_declared", lambda *_: False)
+        source = "int64_t half(int64_t x) { return x / 2; }"
+        module = cpp_jit.load_inline("other_objects", cpp_sources=source, functions="half")
+        assert not held.prepare()
+        assert module.half(6) == 3
+        assert isinstance(held.opaque(object()), tvm_ffi.core.OpaquePyObject)
+    held._holder.cache_clear()
+    assert held.prepare()

@@ -18,12 +18,12 @@ function el(tag, attributes = {}, ...children) {
 
 // Names, keys and paths may be longer than a line: words of more than 24 signs may break after an
 // underline or a slash, and at the latest after 16. What is copied or searched stays the text.
-const UNBROKEN = /\S{25}/;
+const UNBROKEN = /\S{25}/u;
 
 function breakable(text) {
-  return text.split(/(\S{25,})/).flatMap((part, i) => {
+  return text.split(/(\S{25,})/u).flatMap((part, i) => {
     if (i % 2 === 0) return [part];
-    const pieces = part.match(/[^_:/]{1,16}[_:/]*|[_:/]{1,16}/g);
+    const pieces = part.match(/[^_:/]{1,16}[_:/]*|[_:/]{1,16}/gu);
     const lines = [pieces[0]];
     for (const piece of pieces.slice(1)) {
       if (lines.at(-1).length + piece.length <= 16) lines[lines.length - 1] += piece;
