@@ -382,3 +382,20 @@ def test_the_number_of_the_interface_changes_with_the_interface():
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     assert (_native.INTERFACE, digest) == (7, "8281ec396004")
     assert _native.core.interface == _native.INTERFACE
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("CMakeLists.txt", "not built: Python found this source folder before an installed"),
+        ("other.txt", "not built: no C++ compiler was found when the package was installed"),
+    ],
+)
+def test_why_there_is_no_extension(monkeypatch, tmp_path: Path, file: str, words: str) -> None:
+    (tmp_path / file).touch()
+    monkeypatch.setattr(_native, "__file__", str(tmp_path / "tensorplay/_native/__init__.py"))
+    monkeypatch.setitem(sys.modules, "tensorplay._native._core", None)
+    monkeypatch.delenv("TENSORPLAY_NATIVE", raising=False)
+    core, reason = _native._load()
+    assert core is None
+    assert reason.startswith(words)

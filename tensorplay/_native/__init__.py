@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ def _load() -> tuple[Any, str]:
     try:
         module = importlib.import_module("tensorplay._native._core")
     except ModuleNotFoundError:
+        if (Path(__file__).parents[2] / "CMakeLists.txt").is_file():
+            return None, (
+                "not built: Python found this source folder before an installed package; start it "
+                "in another folder, or install with pip install --editable ."
+            )
         return None, "not built: no C++ compiler was found when the package was installed"
     except ImportError as error:
         return None, f"built for another interpreter or NumPy: {error}"
