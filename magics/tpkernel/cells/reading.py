@@ -33,6 +33,9 @@ from tpkernel.errors import did_you_mean
 
 __all__ = ["Options", "read_cell"]
 
+#: What looks like a function and registers classes and functions for the process: a cell may have
+#: nothing else.
+_REGISTRATION = "TVM_FFI_STATIC_INIT_BLOCK"
 _FLOATS = frozenset({"float", "double", "long double"})
 _ENGINE = re.compile(
     r"^(tvm::)?(ffi::)?(TensorView|Tensor|String|Bytes|Shape|ShapeView|Any|AnyView|Function|"
@@ -123,7 +126,7 @@ class CellReader:
             skipped = [
                 (f.name, "the cell declares operators; --functions binds others besides")
                 for f in cell.functions
-                if f.name not in taken and not f.internal and f.name not in self.helpers
+                if f.name not in {*taken, *self.helpers, _REGISTRATION} and not f.internal
             ]
         else:
             derived, functions, skipped = self.undeclared(taken)
@@ -136,7 +139,7 @@ class CellReader:
             functions=functions,
             skipped=tuple(skipped),
         )
-        if not spec.kernels:
+        if not spec.kernels and not any(f.name == _REGISTRATION for f in cell.functions):
             function = cell.functions[0]
             name, reason = skipped[0] if skipped else (function.name, "it is internal")
             message = f"no function can be exported; '{name}': {reason}. {what_to_write(reason)}"
@@ -176,6 +179,8 @@ class CellReader:
         names = [f.name for f in self.cell.functions if not f.namespace]
         for function in self.cell.functions:
             if function.name in taken or (wanted is not None and function.name not in wanted):
+                continue
+            if function.name == _REGISTRATION:
                 continue
             listed = wanted is not None
             reason = self.reason_to_skip(function, listed=listed)

@@ -95,6 +95,18 @@ def test_a_python_function_registered(name: str) -> None:
     assert result.tolist() == [2, 2]
 
 
+def test_a_python_function_registered_by_the_engine(name: str) -> None:
+    @tvm_ffi.register_global_func(name)
+    def add_one(a: Any) -> Any:
+        return a + 1 if isinstance(a, int) else tp.from_dlpack(a) + 1
+
+    assert tvm_ffi.get_global_func(name)(1) == 2
+    result = cpp_jit.get_global_func(name)(tp.ones(2))
+    assert isinstance(result, tp.Tensor)
+    assert result.tolist() == [2, 2]
+    assert tp.from_dlpack(tvm_ffi.get_global_func(name)(tp.ones(2))).tolist() == [2, 2]
+
+
 def test_registered_again_and_by_another(name: str) -> None:  # case B009
     def define(step: int) -> Any:
         @cpp_jit.register_global_func(name)
