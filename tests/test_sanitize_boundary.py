@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 
 import pytest
 
@@ -27,24 +29,59 @@ REPORT = """==1== Memcheck, a memory error detector
 
 
 def test_findings_in_our_code_are_told_from_others() -> None:
-    found = sanitize_boundary.reports(REPORT)
-    assert len(found) == 2
+    found, others = sanitize_boundary.reports(REPORT)
+    assert (len(found), others) == (2, 1)
     assert "release_export" in found[0]
     assert "load-12-ab.so" in found[1]
 
 
-def test_without_valgrind_it_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("tool", ["memcheck", "tsan"])
+def test_without_the_checker_it_says_that_nothing_is_checked(
+    tool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert sanitize_boundary.main() == 0
-    assert capsys.readouterr().out == "valgrind is not installed: apt-get install valgrind\n"
+    assert sanitize_boundary.main(tool) == 2
+    assert capsys.readouterr().out.startswith(f"{tool}: not run, nothing is checked; ")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import os; os.abort()", "ended with status -6"),
+        ("import time; time.sleep(60)", "did not finish in 1 s"),
+        ("", ""),
+    ],
+)
+def test_a_program_that_does_not_come_to_its_end_is_no_clean_run(
+    code: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def checked(*_: object) -> tuple[list[str], str, str]:
+        return [], "", sanitize_boundary.run([sys.executable, "-c", code], os.environ)
+
+    monkeypatch.setattr(sanitize_boundary, "LIMIT", 1 if "sleep" in code else 60)
+    monkeypatch.setattr(sanitize_boundary, "under_valgrind", checked)
+    assert sanitize_boundary.main() == (2 if said else 0)
+    shown = capsys.readouterr().out
+    assert (f"the program {said} (8 threads of 20 rounds" in shown) == bool(said)
+    assert ("nothing is known of the rest" in shown) == bool(said)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1600)  # a minute, where nothing else runs
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_planted_faults_are_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sanitize_boundary.main("memcheck", "1", "planted") > 0
+    assert sanitize_boundary.main("memcheck", "1", "overrun", "lose") == 1
     found = capsys.readouterr().out
     assert re.search(r"Invalid write of size 8\n.* overrun\(\)", found)
     assert re.search(r"definitely lost in .*\n(.*\n)?.* lose\(\)", found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1600)  # a minute, where nothing else runs
+def test_a_planted_race_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    status = sanitize_boundary.main("tsan", "2", "race")
+    found = capsys.readouterr().out
+    if status == 2 and "not run" in found:
+        pytest.skip(found)
+    assert status == 1
+    assert re.search(r"data race .*\n.*\n +#0 .*\(load-\d+", found)
