@@ -6,6 +6,7 @@
 #include <numpy/arrayobject.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <vector>
 
 #ifdef __linux__
@@ -70,18 +71,30 @@ bool overlaps(PyArrayObject* a, PyArrayObject* b) {
   return !same && low[0] < high[1] && low[1] < high[0];
 }
 
-// Whether the results are better written past the caches: the call touches more than those hold, and
-// each row of a new result begins where a vector may be streamed to.
-// The size of the processor's last cache in bytes, 0 where it is not known.
-int64_t last_cache() {
-#if defined(__linux__) && defined(_SC_LEVEL3_CACHE_SIZE)
-  static const int64_t size = std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
-  return size;
-#else
-  return 0;
+// The bytes of the last cache that this processor reaches, 0 where it is not known. The kernel knows;
+// the C library counts those of all sockets together on some processors.
+int64_t find_last_cache() {
+#ifdef __linux__
+  if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
+    long long kibibytes = 0;
+    const int found = std::fscanf(file, "%lldK", &kibibytes);
+    std::fclose(file);
+    if (found == 1 && kibibytes > 0) return kibibytes * 1024;
+  }
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  return std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
 #endif
+#endif
+  return 0;
 }
 
+int64_t last_cache() {
+  static const int64_t size = find_last_cache();
+  return size;
+}
+
+// Whether the results are better written past the caches: the call touches more than those hold, and
+// each row of a new result begins where a vector may be streamed to.
 bool goes_past_caches(const LoopCall& call, const Space& space, const std::vector<Place>& places,
                       bool plain) {
   if (!plain || (call.inner >= 0 && space.length % call.lanes != 0)) return false;

@@ -286,11 +286,15 @@ class _Writer:
         """Write one step of a sweep: the last of a row, or one of four whole ones."""
         self.at = f"i + {part} * LANES" if part else "i"
         before = set(self.known)
+        # Processors read ahead themselves, more slowly if they are told to as well, but for where
+        # so much is computed that they come to the next page too late.
+        far = any(v.heavy for v in order)
         for value in order:
             wide = value.varies and value.type.size == self.widest
-            if value.kind == "input" and self.loop.inputs[value.index].repeats:
+            if value.kind != "input" or self.loop.inputs[value.index].repeats:
                 continue
-            if value.kind == "input" and wide and self.fetched.setdefault(value, level) == level:
+            first = self.fetched.setdefault(value, level) == level
+            if far and wide and first:
                 self._line(f"prefetch(p_{value.name} + {self.at});", depth)
         for value in order:
             if value.varies:

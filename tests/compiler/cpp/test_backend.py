@@ -54,6 +54,17 @@ def test_normalisation_is_one_kernel_of_three_sweeps() -> None:
     np.testing.assert_allclose(f(x, w, c)[0].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_only_loops_that_evaluate_functions_read_ahead() -> None:
+    x, w, c = normal(9, 33), normal(33, seed=1), normal(33, seed=2)
+    b = Builder()
+    light = b.compile(layer_norm(b, b.input(x), b.input(w), b.input(c)))
+    b = Builder()
+    a, shared = b.input(x), b.input(w)
+    heavy = b.compile(b.mul(b.exp(a), shared))
+    assert "prefetch(" not in light.report.sources[0]
+    assert "prefetch(" in heavy.report.sources[0]
+
+
 def test_forward_and_derivative_share_their_tanh() -> None:
     x, g = normal(50), normal(50, seed=1)
     b = Builder()
