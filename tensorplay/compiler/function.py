@@ -65,7 +65,10 @@ class CompiledFunction:
     """
 
     def __init__(self, function: Callable[..., Any], options: Options, name: str | None) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
+        # Its attributes too, but for those with the names of methods here.
+        own = getattr(function, "__dict__", {}).items()
+        self.__dict__.update({name: x for name, x in own if not hasattr(type(self), name)})
         self.__wrapped__ = function
         self._function = function
         self._options = options

@@ -389,6 +389,17 @@ def test_explain_says_why_a_function_is_slower_than_eager() -> None:
     assert x.item() == 1
 
 
+def test_attributes_of_a_function_are_there_but_replace_no_methods() -> None:
+    def double(x):
+        return x * 2
+
+    double.unit, double.report, double._count = "mm", None, 3
+    f = tp.compile(double, backend="interpreter")
+    assert f.unit == "mm"
+    assert f(tp.ones(2)).tolist() == [2, 2]
+    assert f.report().programs == 1
+
+
 def test_threads_share_a_compiled_function() -> None:
     f = tp.compile(lambda x: (x * 2 + 1).sum(), backend="interpreter")
     errors: list[BaseException] = []
