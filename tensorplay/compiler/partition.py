@@ -15,7 +15,7 @@ from tensorplay._creation import zeros
 from tensorplay.compiler.capture import Captured
 from tensorplay.graph.effects import write
 from tensorplay.graph.graph import Graph
-from tensorplay.graph.node import Node, is_effect
+from tensorplay.graph.node import Node, is_effect, may_raise
 from tensorplay.graph.passes import is_view
 from tensorplay.ops.operator import OPERATORS, Operator
 
@@ -252,7 +252,7 @@ def without(graph: Graph, missing: Iterable[int]) -> tuple[Graph, list[bool], bo
     results = graph.output_node().args[0]
     there = [r not in absent for r in results]
     made.output(tuple(owned(made, [known[r] for r in results if r not in absent])))
-    made.eliminate_dead_code()
+    made.eliminate_dead_code(is_effect)
     return made, there, sized
 
 
@@ -286,7 +286,8 @@ def _forward_graph(
         known[node] = made
     effects = [
         n for n in captured.recorder.graph.nodes
-        if n.op == "call_function" and n not in late and is_effect(n)
+        if n.op == "call_function" and n not in late
+        and (is_effect(n) or (may_raise(n) and n in captured.forward_nodes))
     ]  # fmt: skip
     values = [value for _, value in captured.writes]
     needed = _ancestors([*roots, *conditions, *kept, *effects, *values])

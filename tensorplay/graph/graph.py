@@ -11,7 +11,16 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from tensorplay.graph import printing
-from tensorplay.graph.node import OPS, Node, fail, is_effect, iterate, map_arg, target_name
+from tensorplay.graph.node import (
+    OPS,
+    Node,
+    fail,
+    is_effect,
+    iterate,
+    map_arg,
+    may_raise,
+    target_name,
+)
 
 __all__ = ["Graph", "NodeList"]
 
@@ -265,14 +274,15 @@ class Graph:
     def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
         """Remove nodes whose values nobody uses, and return whether there were any.
 
-        Inputs stay, and what writes, draws random numbers or is declared to have an effect.
+        Inputs stay, and what writes, draws random numbers, is declared to have an effect or may
+        raise by the values of its arguments, as a division of integers by zero.
 
         Parameters
         ----------
         is_impure_node
             Tells which nodes stay, in place of that rule.
         """
-        impure = is_impure_node or is_effect
+        impure = is_impure_node or (lambda node: is_effect(node) or may_raise(node))
         changed = False
         node = self._root._prev
         while node is not self._root:

@@ -295,6 +295,16 @@ def is_effect(node: Node) -> bool:
     )
 
 
+def may_raise(node: Node) -> bool:
+    """Tell whether the values of elements may make a node raise, so that it stays if unused."""
+    operator = getattr(node.target, "operator", node.target)
+    raises = getattr(operator, "raises", "") if node.op == "call_function" else ""
+    if raises != "integers":
+        return raises == "all"
+    kind = getattr(node.meta.get("val"), "dtype", None)
+    return kind is None or not (kind.is_floating_point or kind.is_complex)
+
+
 def _writes_by_name(name: str) -> bool:
     """Tell whether a name says that what it names writes: ``add_``, ``__iadd__``, ``setitem``."""
     if name.startswith("__"):

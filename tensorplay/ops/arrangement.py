@@ -91,6 +91,11 @@ def _roll_arguments(x: Any, shifts: Ints, dims: Ints | None) -> tuple[Any, Any]:
         if len(shifts) == 1:
             return shifts[0], None
     elif len(dims) == len(shifts):
+        if not x.ndim:  # not as elsewhere, where a number has the dimensions 0 and -1
+            raise IndexError(
+                f"[roll] argument 'dims': expected none for a tensor without dimensions, got "
+                f"{list(dims)}. Leave dims away."
+            )
         return shifts, tuple(wrap_dim("roll", d, x.ndim) for d in dims)
     raise RuntimeError(
         f"[roll] shifts and dimensions must align, got shifts {list(shifts)} and dims {dims}."

@@ -114,6 +114,7 @@ _pick_class = Primitive(
         Sample((make(2, 3, 2), _labels([1, 0], [2, 2]), 1, -1), name="positions"),
         Sample((make(4), wrap(np.array(2)), 0, -1), name="one"),
     ],
+    raises="all",
 )
 
 _place_class: Primitive = Primitive(
@@ -238,6 +239,7 @@ mean_at_class = Primitive(
         Sample((make(2, 3, 2), _labels([1, 0], [2, 2]), -1), name="positions"),
         Sample((make(4), wrap(np.array(2)), -1), name="one"),
     ],
+    raises="all",
 )
 
 
@@ -377,6 +379,7 @@ one_hot = Primitive(
         Sample((_labels(1, 0, 2),)),
         Sample((_labels([1], [0]), 4), name="classes"),
     ],
+    raises="all",
 )
 
 

@@ -280,6 +280,7 @@ def _bits(
         function,
         check=check,
         wraps=check is _check_bits,
+        raises="integers" if check is _check_shift else "",
         dunders=dunders,
         samples=samples,
     )

@@ -75,6 +75,7 @@ eigen = Primitive(
         Sample((make(3, 3, dtype=_dtype.complex128, requires_grad=False),), name="matrix"),
         Sample((make(2, 2, 2, dtype=_dtype.complex128, requires_grad=False),), name="batch"),
     ],
+    raises="all",
 )
 
 

@@ -492,6 +492,7 @@ div = binary(
         ),
     },
     check=_check_division,
+    raises="integers",
     to_float=lambda x, y, rounding_mode: rounding_mode is None,
     ufunc=np.true_divide,
     low=0.5,
@@ -506,6 +507,7 @@ floor_divide = binary(
     vjp={"input": no_gradient, "other": no_gradient},
     real_only=True,
     check=_check_divisor,
+    raises="integers",
     low=0.55,
     dunders=("__floordiv__", "__rfloordiv__", "__ifloordiv__"),
 )
@@ -520,6 +522,7 @@ remainder = binary(
     },
     real_only=True,
     check=_check_divisor,
+    raises="integers",
     low=0.55,
     dunders=("__mod__", "__rmod__", "__imod__"),
 )
@@ -534,6 +537,7 @@ fmod = binary(
     },
     real_only=True,
     check=_check_divisor,
+    raises="integers",
     low=0.55,
 )
 
@@ -597,6 +601,7 @@ pow_ = binary(
         "exponent": Vjp(_power_grad_exponent, "input", "exponent", "out"),
     },
     check=_check_power,
+    raises="integers",
     low=0.3,
     dunders=("__pow__", "__rpow__", "__ipow__"),
 )

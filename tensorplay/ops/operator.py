@@ -70,9 +70,13 @@ class Operator:
         varargs: bool = False,
         out: bool = False,
         aliases: Sequence[str] = (),
+        raises: str = "",
     ) -> None:
         self.schema = parse_schema(schema)
         self.doc = doc
+        #: Of what types of result elements of arguments may be an error, which no rule sees:
+        #: ``"integers"``, ``"all"`` or none. Compilers keep such a step though nobody uses it.
+        self.raises = raises
         self.samples = samples
         self.name = self.schema.name
         self.varargs = varargs

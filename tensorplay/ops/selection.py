@@ -318,6 +318,7 @@ index = Primitive(
         Sample((make(2, 3), [int_tensor([[0], [1]]), int_tensor([2, 2])]), name="broadcast"),
         Sample((make(3), [int_tensor([])]), name="none"),
     ],
+    raises="all",
 )
 
 
@@ -458,6 +459,7 @@ index_put: Primitive = Writer(
         Sample((make(3), [int_tensor([1, 1, -2])], make(3)), name="one place"),
         Sample((make(2, 3), [None, int_tensor([0])], 1.5), name="number"),
     ],
+    raises="all",
 )
 
 
@@ -510,6 +512,7 @@ index_select = Primitive(
         Sample((make(2, 3), -1, int_tensor([1])), name="column"),
         Sample((make(3), 0, int_tensor([])), name="none"),
     ],
+    raises="all",
 )
 
 
@@ -559,6 +562,7 @@ index_add = Primitive(
         Sample((make(3, 2), 0, int_tensor([2, 0, 2]), make(3, 2)), name="rows"),
         Sample((make(2, 3), 1, int_tensor([1]), make(2, 1)), {"alpha": 2.0}, name="alpha"),
     ],
+    raises="all",
 )
 
 
@@ -627,6 +631,7 @@ gather = Primitive(
         Sample((make(2, 3), -1, int_tensor([[0, 0, 1, 2], [2, 1, 1, 1]])), name="dim 1"),
         Sample((make(3), 0, int_tensor([1])), name="vector"),
     ],
+    raises="all",
 )
 
 
@@ -705,6 +710,7 @@ scatter: Primitive = Primitive(
     check_first=False,
     inplace=True,
     samples=_scatter_samples,
+    raises="all",
 )
 
 scatter_add: Primitive = Primitive(
@@ -723,4 +729,5 @@ scatter_add: Primitive = Primitive(
         *_scatter_samples(make),
         Sample((make(3), 0, int_tensor([1, 1, 1]), make(3)), name="one place"),
     ],
+    raises="all",
 )

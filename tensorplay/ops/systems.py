@@ -138,6 +138,7 @@ solve_matrix: Primitive = Primitive(
         Sample((_regular(make, 2, 2, dtype=_dtype.complex128),
                 make(2, 2, dtype=_dtype.complex128)), name="complex"),
     ],
+    raises="all",
 )  # fmt: skip
 
 
@@ -207,6 +208,7 @@ inv: Primitive = Primitive(
         Sample((_regular(make, 2, 2, 2),), name="batch"),
         Sample((_regular(make, 2, 2, dtype=_dtype.complex128),), name="complex"),
     ],
+    raises="all",
 )
 
 # --- determinants ---------------------------------------------------------------------------------
@@ -342,4 +344,5 @@ pinv = Primitive(
         Sample((make(2, 2, 3),), name="wide"),
         Sample((make(2, 2, dtype=_dtype.complex128),), name="complex"),
     ],
+    raises="all",
 )

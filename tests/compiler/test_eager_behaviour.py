@@ -50,6 +50,58 @@ def test_writes_before_an_exception_are_there_once(function, backend) -> None:
     assert f.report().eager_calls == 0
 
 
+RAISING = {
+    "floor_divide": lambda x, n: x // n,
+    "remainder": lambda x, n: x % n,
+    "fmod": tp.fmod,
+    "div": lambda x, n: tp.div(x, n, rounding_mode="trunc"),
+    "pow": lambda x, n: x ** (n - 1),
+    "shift": lambda x, n: x << (n - 1),
+    "index": lambda x, n: x[4 * (n - 1)],
+    "index_put": lambda x, n: tp.index_put(x, (2 - 3 * (n - 1),), x),
+    "index_select": lambda x, n: x.index_select(0, n - 1),
+    "index_add": lambda x, n: x.index_add(0, n - 1, x),
+    "gather": lambda x, n: x.gather(0, n - 1),
+    "scatter": lambda x, n: x.scatter(0, n - 1, x),
+    "scatter_add": lambda x, n: x.scatter_add(0, n - 1, x),
+    "one_hot": lambda x, n: tp.nn.functional.one_hot(n - 1, 3),
+    "nll_loss": lambda x, n: tp.nn.functional.nll_loss(x.float().expand(3, 3), n - 1),
+    "inv": lambda x, n: tp.linalg.inv(n.diag().float()),
+    "cholesky": lambda x, n: tp.linalg.cholesky(n.diag().float()),
+    "solve": lambda x, n: tp.linalg.solve(n.diag().float(), x.float()),
+}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", RAISING)
+def test_a_step_that_raises_by_its_values_raises_though_nobody_uses_it(
+    name, requires_grad, backend
+) -> None:
+    def function(x, n, y):
+        RAISING[name](x, n)
+        return y * 2
+
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    x = tp.tensor([1, 2, 3])
+    for n in ([1, 1, 1], [1, 0, 1], [1, 1, 1]):
+        results = []
+        for g in (function, f):
+            y = tp.tensor([1.0, 2.0], requires_grad=requires_grad)
+            try:
+                results.append(g(x, tp.tensor(n), y).tolist())
+            except (IndexError, RuntimeError, ValueError) as error:
+                results.append((type(error), str(error)))
+        assert results[0] == results[1]
+        assert (results[0] == [2.0, 4.0]) is (0 not in n)
+    assert f.report().eager_calls == 0
+
+
+def test_a_division_of_floats_that_nobody_uses_is_left_out() -> None:
+    f = tp.compile(lambda x: (x // 2, x + 1)[1], fullgraph=True)
+    f(tp.ones(3))
+    assert "floor_divide" not in str(f.report())
+
+
 def test_an_operator_with_effects_is_not_run_again_after_an_exception() -> None:
     calls = []
 

@@ -154,6 +154,17 @@ def test_dead_code_leaves_inputs_writes_and_random_numbers() -> None:
     assert graph.eliminate_dead_code(lambda node: False)
 
 
+def test_dead_code_leaves_what_may_raise_by_values() -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.call_function(O["floor_divide"], (x, x)).meta["val"] = tp.arange(3)
+    graph.call_function(O["remainder"], (x, x)).meta["val"] = tp.ones(3)
+    graph.call_function(O["gather"], (x, 0, x))
+    graph.output(x)
+    assert graph.eliminate_dead_code()
+    assert [n.name for n in graph.nodes] == ["x", "floor_divide", "gather", "output"]
+
+
 def test_kinds_and_targets_are_checked() -> None:
     graph = Graph()
     with pytest.raises(GraphCaptureError, match="unknown kind of node 'call'"):

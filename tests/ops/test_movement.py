@@ -257,6 +257,8 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: X.repeat(2), RuntimeError, "can not be smaller than number of dimensions"),
     (lambda: X.flip(0, 0), RuntimeError, "appears multiple times"),
     (lambda: X.roll((1, 2), 0), RuntimeError, "must align"),
+    (lambda: tp.tensor(3.0).roll(1, 0), IndexError, "argument 'dims': expected none"),
+    (lambda: tp.tensor(3.0, device="meta").roll(1, -1), IndexError, "argument 'dims'"),
     (lambda: tp.ones(3).tril(), RuntimeError, "at least 2 dimensions"),
     (lambda: tp.pad(X, (1,)), RuntimeError, "divisible by 2"),
     (lambda: tp.pad(X, (-2, -2)), RuntimeError, "negative output size"),
