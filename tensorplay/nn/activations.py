@@ -6,7 +6,7 @@ import math
 
 from tensorplay._functions import elu, hardtanh, relu, softmax, softplus
 from tensorplay._tensor import Tensor
-from tensorplay.ops.arguments import want_tensors
+from tensorplay.ops.kinds import checked
 
 __all__ = [
     "celu",
@@ -30,6 +30,7 @@ __all__ = [
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
+@checked
 def relu6(input: Tensor) -> Tensor:
     """Return ``min(max(input, 0), 6)``.
 
@@ -46,6 +47,7 @@ def relu6(input: Tensor) -> Tensor:
     return hardtanh(input, 0.0, 6.0)
 
 
+@checked
 def selu(input: Tensor) -> Tensor:
     """Return the scaled `elu` that keeps mean 0 and variance 1 (Klambauer et al., 2017).
 
@@ -62,6 +64,7 @@ def selu(input: Tensor) -> Tensor:
     return elu(input, _SELU_ALPHA) * _SELU_SCALE
 
 
+@checked
 def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
     """Return ``max(0, x) + min(0, alpha·(exp(x/alpha) − 1))`` (Barron, 2017).
 
@@ -88,6 +91,7 @@ def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
     return elu(input / alpha, 1.0) * alpha
 
 
+@checked
 def mish(input: Tensor) -> Tensor:
     """Return ``x·tanh(log(1 + exp(x)))`` (Misra, 2019).
 
@@ -104,6 +108,7 @@ def mish(input: Tensor) -> Tensor:
     return input * softplus(input).tanh()
 
 
+@checked
 def hardsigmoid(input: Tensor) -> Tensor:
     """Return ``min(max(x/6 + 1/2, 0), 1)``.
 
@@ -120,6 +125,7 @@ def hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input / 6 + 0.5, 0.0, 1.0)
 
 
+@checked
 def hardswish(input: Tensor) -> Tensor:
     """Return ``x·hardsigmoid(x)`` (Howard et al., 2019).
 
@@ -136,6 +142,7 @@ def hardswish(input: Tensor) -> Tensor:
     return input * hardsigmoid(input)
 
 
+@checked
 def logsigmoid(input: Tensor) -> Tensor:
     """Return ``log(sigmoid(x))``, without overflow.
 
@@ -152,6 +159,7 @@ def logsigmoid(input: Tensor) -> Tensor:
     return -softplus(-input, 1.0, math.inf)
 
 
+@checked
 def softsign(input: Tensor) -> Tensor:
     """Return ``x/(1 + |x|)``.
 
@@ -165,10 +173,10 @@ def softsign(input: Tensor) -> Tensor:
     Tensor
         Of the shape of `input`.
     """
-    want_tensors("softsign", input=input)
     return input / (input.abs() + 1)
 
 
+@checked
 def tanhshrink(input: Tensor) -> Tensor:
     """Return ``x − tanh(x)``.
 
@@ -182,10 +190,10 @@ def tanhshrink(input: Tensor) -> Tensor:
     Tensor
         Of the shape of `input`.
     """
-    want_tensors("tanhshrink", input=input)
     return input - input.tanh()
 
 
+@checked
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Return what of x lies beyond ±lambd: ``sign(x)·max(|x| − lambd, 0)``.
 
@@ -206,13 +214,13 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     ValueError
         `lambd` is negative.
     """
-    want_tensors("softshrink", input=input)
     if lambd < 0:
         message = f"[softshrink] argument 'lambd': expected at least 0, got {lambd}."
         raise ValueError(message)
     return input - input.clamp(-lambd, lambd)
 
 
+@checked
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Return x where it lies beyond ±lambd, 0 elsewhere.
 
@@ -228,10 +236,10 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     Tensor
         Of the shape of `input`.
     """
-    want_tensors("hardshrink", input=input)
     return input.masked_fill((input >= -lambd) & (input <= lambd), 0)
 
 
+@checked
 def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
     """Return x where it is above `threshold`, `value` elsewhere.
 
@@ -249,10 +257,10 @@ def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
     Tensor
         Of the shape of `input`.
     """
-    want_tensors("threshold", input=input)
     return input.masked_fill(input <= threshold, value)
 
 
+@checked
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Return x where it is positive, ``weight·x`` elsewhere (He et al., 2015).
 
@@ -273,7 +281,6 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     ValueError
         `weight` has another number of slopes.
     """
-    want_tensors("prelu", input=input, weight=weight)
     slopes = weight.numel()
     channels = input.shape[1] if input.ndim > 1 else 1
     if weight.ndim > 1 or slopes not in {1, channels}:
@@ -290,6 +297,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return relu(input) + weight * input.masked_fill(input > 0, 0)
 
 
+@checked
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """Return the first half of `dim` times the sigmoid of the second (Dauphin et al., 2017).
 
@@ -310,7 +318,6 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     ValueError
         The size of `dim` is odd.
     """
-    want_tensors("glu", input=input)
     size = input.size(dim)
     if size % 2:
         message = f"[glu] argument 'input': expected an even size of dimension {dim}, got {size}."
@@ -319,6 +326,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return value * gate.sigmoid()
 
 
+@checked
 def softmin(input: Tensor, dim: int) -> Tensor:
     """Return the softmax of ``−input`` along `dim`.
 

@@ -78,7 +78,7 @@ from tensorplay.nn.losses import (
     pairwise_distance,
     triplet_margin_loss,
 )
-from tensorplay.ops.arguments import want_tensors
+from tensorplay.ops.kinds import checked
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -199,6 +199,7 @@ def _dropout_channels(
     return x * _dropout(mask, p, True, generator=generator)
 
 
+@checked
 def dropout1d(
     input: Tensor, p: float = 0.5, training: bool = True, *, generator: Any = None
 ) -> Tensor:
@@ -225,10 +226,10 @@ def dropout1d(
     ValueError
         `p` lies outside of [0, 1], or the number of dimensions is another.
     """
-    want_tensors("dropout1d", input=input)
     return _dropout_channels("dropout1d", input, p, training, 1, generator)
 
 
+@checked
 def dropout2d(
     input: Tensor, p: float = 0.5, training: bool = True, *, generator: Any = None
 ) -> Tensor:
@@ -255,7 +256,6 @@ def dropout2d(
     ValueError
         `p` lies outside of [0, 1], or the number of dimensions is another.
     """
-    want_tensors("dropout2d", input=input)
     return _dropout_channels("dropout2d", input, p, training, 2, generator)
 
 
@@ -283,6 +283,7 @@ def _affine(name: str, x: Tensor, y: Tensor, weight: Any, bias: Any) -> Tensor:
     return y if bias is None else y + bias
 
 
+@checked
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -322,7 +323,6 @@ def batch_norm(
         Fewer than two dimensions, one value per channel in training, no running statistics without
         training, or shapes other than (C,).
     """
-    want_tensors("batch_norm", input=input)
     if input.ndim < 2:
         message = (
             "[batch_norm] argument 'input': expected at least 2 dimensions (N, C, …), got "
@@ -365,6 +365,7 @@ def _move(
         running.mul_(1 - momentum).add_(new.detach().reshape(-1) * (momentum * factor))
 
 
+@checked
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -395,7 +396,6 @@ def group_norm(
     ValueError
         Fewer than two dimensions, or `num_groups` does not divide C.
     """
-    want_tensors("group_norm", input=input)
     if input.ndim < 2:
         message = (
             "[group_norm] argument 'input': expected at least 2 dimensions (N, C, …), got "
@@ -414,6 +414,7 @@ def group_norm(
     return _affine("group_norm", input, normal.reshape(input.shape), weight, bias)
 
 
+@checked
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -469,6 +470,7 @@ def instance_norm(
     return _affine("instance_norm", input, normal, weight, bias)
 
 
+@checked
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Return `input` divided by its `p`-norm along `dim`, at least `eps`.
 
@@ -488,13 +490,13 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     Tensor
         Of the shape of `input`.
     """
-    want_tensors("normalize", input=input)
     return input / input.norm(p, dim, keepdim=True).clamp(min=eps)
 
 
 # --- embeddings -----------------------------------------------------------------------------------
 
 
+@checked
 def embedding(
     input: Tensor,
     weight: Tensor,
@@ -545,9 +547,6 @@ def embedding(
 
 def _limit_rows(indices: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
     """Scale the rows at `indices` down to `max_norm`, where they exceed it."""
-    if not hasattr(max_norm, "__float__"):
-        message = f"[embedding] argument 'max_norm': expected float, got {type(max_norm).__name__}."
-        raise TypeError(message)
     if max_norm < 0:
         message = f"[embedding] argument 'max_norm': expected at least 0, got {max_norm}."
         raise ValueError(message)

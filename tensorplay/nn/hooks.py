@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import Function, grad_mode
+from tensorplay.ops.kinds import checked
 
 if TYPE_CHECKING:
     from tensorplay.nn.module import Module
@@ -29,6 +30,7 @@ class Hook(NamedTuple):
 class HookHandle:
     """What a registration returns; `remove` ends it, and so does the end of a ``with`` block."""
 
+    @checked
     def __init__(self, hooks: dict[int, Any]) -> None:
         self._hooks = hooks
         # A module that was loaded has numbers that another process gave.

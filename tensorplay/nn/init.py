@@ -18,7 +18,7 @@ from tensorplay._dlpack import from_numpy
 from tensorplay._dtype import float64
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import no_grad
-from tensorplay.ops.arguments import want_tensors
+from tensorplay.ops.kinds import checked
 
 __all__ = [
     "calculate_gain",
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 
+@checked
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with numbers between `a` and `b`, and return the tensor.
 
@@ -56,11 +57,11 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = No
     Tensor
         `tensor` itself.
     """
-    want_tensors("uniform_", tensor=tensor)
     with no_grad():
         return tensor.uniform_(a, b, generator=generator)
 
 
+@checked
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with normal numbers, and return the tensor.
 
@@ -80,11 +81,11 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any 
     Tensor
         `tensor` itself.
     """
-    want_tensors("normal_", tensor=tensor)
     with no_grad():
         return tensor.normal_(mean, std, generator=generator)
 
 
+@checked
 def trunc_normal_(
     tensor: Tensor,
     mean: float = 0.0,
@@ -139,6 +140,7 @@ def trunc_normal_(
         return tensor.copy_(found.clamp(a, b))
 
 
+@checked
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Fill with `val`, and return the tensor.
 
@@ -154,11 +156,11 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
     Tensor
         `tensor` itself.
     """
-    want_tensors("constant_", tensor=tensor)
     with no_grad():
         return tensor.fill_(val)
 
 
+@checked
 def zeros_(tensor: Tensor) -> Tensor:
     """Fill with zeros, and return the tensor.
 
@@ -175,6 +177,7 @@ def zeros_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 0.0)
 
 
+@checked
 def ones_(tensor: Tensor) -> Tensor:
     """Fill with ones, and return the tensor.
 
@@ -191,6 +194,7 @@ def ones_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 1.0)
 
 
+@checked
 def eye_(tensor: Tensor) -> Tensor:
     """Fill a matrix with ones on the diagonal and zeros elsewhere, and return it.
 
@@ -234,6 +238,7 @@ _GAINS = {
 }
 
 
+@checked
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the usual factor of the standard deviation for a nonlinearity.
 
@@ -279,6 +284,7 @@ def _fans(where: str, tensor: Tensor) -> tuple[int, int]:
     return tensor.shape[1] * field, tensor.shape[0] * field
 
 
+@checked
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with numbers between ±gain·√(6/(fan_in + fan_out)), and return the tensor.
 
@@ -307,6 +313,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) ->
     return uniform_(tensor, -bound, bound, generator)
 
 
+@checked
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with normal numbers of deviation gain·√(2/(fan_in + fan_out)), and return the tensor.
 
@@ -344,6 +351,7 @@ def _kaiming(where: str, tensor: Tensor, a: float, mode: str, nonlinearity: str)
     return calculate_gain(nonlinearity, a) / math.sqrt(max(1, fan))
 
 
+@checked
 def kaiming_uniform_(
     tensor: Tensor,
     a: float = 0,
@@ -383,6 +391,7 @@ def kaiming_uniform_(
     return uniform_(tensor, -bound, bound, generator)
 
 
+@checked
 def kaiming_normal_(
     tensor: Tensor,
     a: float = 0,
@@ -418,6 +427,7 @@ def kaiming_normal_(
     return normal_(tensor, 0.0, std, generator)
 
 
+@checked
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tensor:
     """Fill with a matrix of orthonormal rows or columns, times `gain`, and return the tensor.
 

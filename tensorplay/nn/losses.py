@@ -7,7 +7,7 @@ from typing import Any
 import tensorplay as _tp
 from tensorplay._functions import relu, smooth_l1_loss
 from tensorplay._tensor import Tensor
-from tensorplay.ops.arguments import want_tensors
+from tensorplay.ops.kinds import checked
 
 __all__ = [
     "cosine_embedding_loss",
@@ -32,6 +32,7 @@ def _reduced(name: str, loss: Any, reduction: str) -> Any:
     raise ValueError(message)
 
 
+@checked
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Return ``x1·x2/(|x1|·|x2|)`` along `dim`; norms are at least `eps`.
 
@@ -51,12 +52,12 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     Tensor
         Without the dimension.
     """
-    want_tensors("cosine_similarity", x1=x1, x2=x2)
     first = x1 / x1.norm(2, dim, keepdim=True).clamp(min=eps)
     second = x2 / x2.norm(2, dim, keepdim=True).clamp(min=eps)
     return (first * second).sum(dim)
 
 
+@checked
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -80,13 +81,13 @@ def pairwise_distance(
     Tensor
         Without the last dimension.
     """
-    want_tensors("pairwise_distance", x1=x1, x2=x2)
     return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
 
 
 # --- losses ---------------------------------------------------------------------------------------
 
 
+@checked
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
 ) -> Tensor:
@@ -120,6 +121,7 @@ def huber_loss(
     return found
 
 
+@checked
 def kl_div(
     input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
@@ -146,7 +148,6 @@ def kl_div(
     ValueError
         An unknown `reduction`.
     """
-    want_tensors("kl_div", input=input, target=target)
     if log_target:
         loss = target.exp() * (target - input)
     else:
@@ -157,6 +158,7 @@ def kl_div(
     return result
 
 
+@checked
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -190,6 +192,7 @@ def margin_ranking_loss(
     return result
 
 
+@checked
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
@@ -221,6 +224,7 @@ def hinge_embedding_loss(
     return result
 
 
+@checked
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -249,13 +253,13 @@ def cosine_embedding_loss(
     ValueError
         An unknown `reduction`.
     """
-    want_tensors("cosine_embedding_loss", input1=input1, input2=input2, target=target)
     cosine = cosine_similarity(input1, input2, dim=-1)
     loss = _tp.where(target == 1, 1 - cosine, relu(cosine - margin))
     result: Tensor = _reduced("cosine_embedding_loss", loss, reduction)
     return result
 
 
+@checked
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -291,7 +295,6 @@ def triplet_margin_loss(
     ValueError
         An unknown `reduction`.
     """
-    want_tensors("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)
     near = pairwise_distance(anchor, positive, p, eps)
     far = pairwise_distance(anchor, negative, p, eps)
     if swap:

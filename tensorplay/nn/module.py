@@ -11,6 +11,7 @@ from tensorplay.nn import state
 from tensorplay.nn.hooks import Hook, HookHandle, Hooks, call_with_hooks
 from tensorplay.nn.members import BUFFER, MODULE, PARAMETER, TRANSIENT, Members
 from tensorplay.nn.parameter import Parameter
+from tensorplay.ops.kinds import checked
 
 __all__ = ["LoadResult", "Module"]
 
@@ -308,6 +309,7 @@ class Module:
         """Yield the buffers, each once."""
         return (tensor for _, tensor in self.named_buffers(recurse=recurse))
 
+    @checked
     def get_submodule(self, target: str) -> Module:
         """Return the module at the path `target`; this one for an empty path.
 
@@ -336,6 +338,7 @@ class Module:
             raise AttributeError(message)
         return owner.__dict__[name]
 
+    @checked
     def get_parameter(self, target: str) -> Parameter:
         """Return the parameter at a path.
 
@@ -347,6 +350,7 @@ class Module:
         found: Parameter = self._get(target, (PARAMETER,))
         return found
 
+    @checked
     def get_buffer(self, target: str) -> Tensor:
         """Return the buffer at a path.
 

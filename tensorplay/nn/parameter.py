@@ -6,6 +6,7 @@ from typing import Any
 
 from tensorplay import _creation
 from tensorplay._tensor import Tensor, blank
+from tensorplay.ops.kinds import checked
 
 __all__ = ["Buffer", "Parameter"]
 
@@ -70,6 +71,7 @@ class Parameter(Tensor, metaclass=_Marked):
     _roles = ("parameter",)
     __tensorplay_function__ = None  # a plain tensor to operators
 
+    @checked
     def __new__(cls, data: Any = None, requires_grad: bool = True) -> Parameter:
         """Return a marked tensor on the memory of `data`."""
         found: Parameter = _marked(cls, data, "parameter", "Parameter", requires_grad=requires_grad)
@@ -95,6 +97,7 @@ class Buffer(Tensor, metaclass=_Marked):
     _roles = ("buffer", "transient buffer")
     __tensorplay_function__ = None
 
+    @checked
     def __new__(cls, data: Any = None, *, persistent: bool = True) -> Buffer:
         """Return a marked tensor on the memory of `data`."""
         role = "buffer" if persistent else "transient buffer"

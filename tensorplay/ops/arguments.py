@@ -28,7 +28,7 @@ def reject(where: str, argument: str, expected: Any, value: Any, advice: str = "
         inner = ", ".join(sorted({_kind(v) for v in value}))
         shown += f" of {inner}" if inner else " (empty)"
     text = f"[{where}] argument '{argument}': expected {expected}, got {shown}."
-    if not advice and str(expected) in {"Tensor", "Tensor?"}:
+    if not advice and str(expected) in {"Tensor", "Tensor?", "Tensor or None"}:
         if isinstance(value, np.ndarray):
             advice = "Write tensorplay.from_numpy(x)."
         elif hasattr(type(value), "__dlpack__"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorplay._tensor import wrap
+from tensorplay.ops.kinds import checked
 from tensorplay.optim import fused as formulas
 from tensorplay.optim.optimizer import Array, Optimizer, at_least, between
 
@@ -49,6 +50,7 @@ class Adam(Optimizer):
 
     _decoupled = False
 
+    @checked
     def __init__(
         self,
         params: Any,
@@ -167,6 +169,7 @@ class AdamW(Adam):
 
     _decoupled = True
 
+    @checked
     def __init__(
         self,
         params: Any,
@@ -210,6 +213,7 @@ class RMSprop(Optimizer):
         A negative option.
     """
 
+    @checked
     def __init__(
         self,
         params: Any,
@@ -318,6 +322,7 @@ class Adagrad(Optimizer):
         A negative option.
     """
 
+    @checked
     def __init__(
         self,
         params: Any,

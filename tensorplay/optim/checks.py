@@ -5,28 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tensorplay.optim.optimizer import Optimizer
+from tensorplay.ops.kinds import is_int
 
-__all__ = ["want_counts", "want_numbers", "want_optimizer", "want_state"]
-
-
-def want_optimizer(name: str, optimizer: Any) -> None:
-    """Refuse what is no optimizer."""
-    if not isinstance(optimizer, Optimizer):
-        message = (
-            f"[{name}] argument 'optimizer': expected Optimizer, got {type(optimizer).__name__}."
-        )
-        raise TypeError(message)
-
-
-def want_numbers(name: str, **values: Any) -> None:
-    """Refuse options that are no numbers."""
-    for argument, value in values.items():
-        if isinstance(value, str) or not hasattr(value, "__float__"):
-            message = (
-                f"[{name}] argument {argument!r}: expected a number, got {type(value).__name__}."
-            )
-            raise TypeError(message)
+__all__ = ["want_counts", "want_state"]
 
 
 def want_state(name: str, state_dict: Any) -> None:
@@ -42,7 +23,7 @@ def want_state(name: str, state_dict: Any) -> None:
 def want_counts(name: str, least: int, **values: Any) -> None:
     """Refuse options that are no integers, or below `least`."""
     for argument, value in values.items():
-        if not hasattr(value, "__index__"):
+        if not is_int(value):
             message = f"[{name}] argument {argument!r}: expected int, got {type(value).__name__}."
             raise TypeError(message)
         if value < least:

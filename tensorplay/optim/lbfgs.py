@@ -10,6 +10,7 @@ import numpy as np
 
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import enable_grad
+from tensorplay.ops.kinds import checked
 from tensorplay.optim.optimizer import Array, Optimizer, at_least
 
 __all__ = ["LBFGS"]
@@ -44,6 +45,7 @@ class LBFGS(Optimizer):
         More than one group, a negative option, or an unknown line search.
     """
 
+    @checked
     def __init__(
         self,
         params: Any,
@@ -110,6 +112,7 @@ class LBFGS(Optimizer):
             p._bump_version()
             at += size
 
+    @checked
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Iterate, and return the loss at the start.
 

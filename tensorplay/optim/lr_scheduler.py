@@ -12,7 +12,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tensorplay.optim.checks import want_counts, want_numbers, want_optimizer, want_state
+from tensorplay.ops.arguments import reject
+from tensorplay.ops.kinds import checked
+from tensorplay.optim.checks import want_counts, want_state
 from tensorplay.optim.optimizer import Optimizer
 from tensorplay.optim.plateau import ReduceLROnPlateau
 
@@ -53,9 +55,9 @@ class LRScheduler:
 
     _chains = True  # whether the next rate depends on the present one
 
+    @checked
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         name = type(self).__name__
-        want_optimizer(name, optimizer)
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
                 group.setdefault("initial_lr", group["lr"])
@@ -144,11 +146,11 @@ class StepLR(LRScheduler):
         Number of the last step; -1 to begin.
     """
 
+    @checked
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
         want_counts("StepLR", 1, step_size=step_size)
-        want_numbers("StepLR", gamma=gamma)
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
@@ -171,24 +173,17 @@ class MultiStepLR(LRScheduler):
         Number of the last step; -1 to begin.
     """
 
+    @checked
     def __init__(
         self,
         optimizer: Optimizer,
-        milestones: Sequence[int],
+        milestones: Iterable[int],
         gamma: float = 0.1,
         last_epoch: int = -1,
     ) -> None:
-        given: Any = milestones
-        if not isinstance(given, Iterable):
-            message = (
-                "[MultiStepLR] argument 'milestones': expected a list of ints, got "
-                f"{type(given).__name__}."
-            )
-            raise TypeError(message)
-        steps = list(given)
+        steps = list(milestones)
         for step in steps:
             want_counts("MultiStepLR", 0, milestones=step)
-        want_numbers("MultiStepLR", gamma=gamma)
         self.milestones, self.gamma = sorted(steps), gamma
         super().__init__(optimizer, last_epoch)
 
@@ -209,8 +204,8 @@ class ExponentialLR(LRScheduler):
         Number of the last step; -1 to begin.
     """
 
+    @checked
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
-        want_numbers("ExponentialLR", gamma=gamma)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
@@ -240,13 +235,13 @@ class LambdaLR(LRScheduler):
 
     _chains = False
 
+    @checked
     def __init__(
         self,
         optimizer: Optimizer,
         lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
         last_epoch: int = -1,
     ) -> None:
-        want_optimizer("LambdaLR", optimizer)
         groups = len(optimizer.param_groups)
         many = list(lr_lambda) if isinstance(lr_lambda, Sequence) else [lr_lambda] * groups
         if len(many) != groups:
@@ -284,6 +279,7 @@ class ConstantLR(LRScheduler):
         Number of the last step; -1 to begin.
     """
 
+    @checked
     def __init__(
         self,
         optimizer: Optimizer,
@@ -291,7 +287,6 @@ class ConstantLR(LRScheduler):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
-        want_numbers("ConstantLR", factor=factor)
         want_counts("ConstantLR", 0, total_iters=total_iters)
         if not 0 <= factor <= 1:
             message = f"[ConstantLR] argument 'factor': expected between 0 and 1, got {factor}."
@@ -320,6 +315,7 @@ class LinearLR(LRScheduler):
         Number of the last step; -1 to begin.
     """
 
+    @checked
     def __init__(
         self,
         optimizer: Optimizer,
@@ -328,7 +324,6 @@ class LinearLR(LRScheduler):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
-        want_numbers("LinearLR", start_factor=start_factor, end_factor=end_factor)
         want_counts("LinearLR", 0, total_iters=total_iters)
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
             message = (
@@ -360,11 +355,11 @@ class CosineAnnealingLR(LRScheduler):
         Number of the last step; -1 to begin.
     """
 
+    @checked
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
         want_counts("CosineAnnealingLR", 1, T_max=T_max)
-        want_numbers("CosineAnnealingLR", eta_min=eta_min)
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 
@@ -415,6 +410,7 @@ class OneCycleLR(LRScheduler):
 
     _chains = False
 
+    @checked
     def __init__(
         self,
         optimizer: Optimizer,
@@ -438,7 +434,6 @@ class OneCycleLR(LRScheduler):
         self.div_factor, self.final_div_factor = div_factor, final_div_factor
         self.cycle_momentum = cycle_momentum
         self.base_momentum, self.max_momentum = base_momentum, max_momentum
-        want_optimizer("OneCycleLR", optimizer)
         if cycle_momentum and not {"momentum", "betas"} & optimizer.defaults.keys():
             message = (
                 "[OneCycleLR] argument 'cycle_momentum': the optimizer must support momentum, "
@@ -480,6 +475,12 @@ class OneCycleLR(LRScheduler):
                     group["momentum"] = momentum
 
 
+def _want_schedules(where: str, schedulers: Iterable[Any]) -> None:
+    for scheduler in schedulers:
+        if not isinstance(scheduler, LRScheduler):
+            reject(where, "schedulers", "schedules that step without metrics", scheduler)
+
+
 class SequentialLR(LRScheduler):
     """One schedule after the other, each from one of the steps `milestones` on.
 
@@ -500,6 +501,7 @@ class SequentialLR(LRScheduler):
         There is not one milestone between two schedules each, or one is of another optimizer.
     """
 
+    @checked
     def __init__(
         self,
         optimizer: Optimizer,
@@ -513,6 +515,7 @@ class SequentialLR(LRScheduler):
                 f"{len(milestones)} for {len(schedulers)}."
             )
             raise ValueError(message)
+        _want_schedules("SequentialLR", schedulers)
         if any(s.optimizer is not optimizer for s in schedulers):
             message = "[SequentialLR] argument 'schedulers': one is of another optimizer."
             raise ValueError(message)
@@ -558,6 +561,7 @@ class ChainedScheduler(LRScheduler):
         One changes no rates by steps alone, such as `ReduceLROnPlateau`.
     """
 
+    @checked
     def __init__(
         self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None
     ) -> None:
@@ -565,14 +569,7 @@ class ChainedScheduler(LRScheduler):
         if not self._schedulers:
             message = "[ChainedScheduler] argument 'schedulers': expected at least one, got none."
             raise ValueError(message)
-        for scheduler in self._schedulers:
-            given: Any = scheduler
-            if not isinstance(given, LRScheduler):
-                message = (
-                    "[ChainedScheduler] argument 'schedulers': expected schedules that step "
-                    f"without metrics, got {type(given).__name__}."
-                )
-                raise TypeError(message)
+        _want_schedules("ChainedScheduler", self._schedulers)
         chosen = self._schedulers[0].optimizer if optimizer is None else optimizer
         if any(s.optimizer is not chosen for s in self._schedulers):
             message = "[ChainedScheduler] argument 'schedulers': one is of another optimizer."

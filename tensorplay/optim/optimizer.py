@@ -15,6 +15,7 @@ from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import enable_grad
 from tensorplay.nn.hooks import HookHandle
 from tensorplay.nn.state import forget_gradient
+from tensorplay.ops.kinds import checked
 from tensorplay.optim import fused
 
 __all__ = ["Array", "Optimizer", "Required", "at_least", "between"]
@@ -91,6 +92,7 @@ class Optimizer:
         There are none, one is no graph leaf, or one appears twice.
     """
 
+    @checked
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
             message = (
@@ -171,8 +173,8 @@ class Optimizer:
     def _check_parameter(self, p: Any, present: set[int]) -> None:
         if not isinstance(p, Tensor):
             message = (
-                f"[{self._name}] argument 'params': can only optimize Tensors, got "
-                f"{type(p).__name__}."
+                f"[{self._name}] argument 'params': expected Tensors (it can only optimize "
+                f"Tensors), got {type(p).__name__}."
             )
             raise TypeError(message)
         if p.grad_fn is not None and not p.retains_grad:
@@ -211,6 +213,7 @@ class Optimizer:
                 elif p._grad is not None:
                     forget_gradient(p, set_to_none=False)
 
+    @checked
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change the parameters by their gradients; those without one stay as they are.
 

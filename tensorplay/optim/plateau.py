@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tensorplay.optim.checks import want_counts, want_numbers, want_optimizer, want_state
+from tensorplay.ops.kinds import checked
+from tensorplay.optim.checks import want_counts, want_state
 from tensorplay.optim.optimizer import Optimizer
 
 __all__ = ["ReduceLROnPlateau"]
@@ -44,6 +45,7 @@ class ReduceLROnPlateau:
         `factor` is not below 1, an unknown mode, or another number of lowest rates.
     """
 
+    @checked
     def __init__(
         self,
         optimizer: Optimizer,
@@ -56,8 +58,6 @@ class ReduceLROnPlateau:
         min_lr: float | Sequence[float] = 0.0,
         eps: float = 1e-8,
     ) -> None:
-        want_optimizer("ReduceLROnPlateau", optimizer)
-        want_numbers("ReduceLROnPlateau", factor=factor, threshold=threshold, eps=eps)
         want_counts("ReduceLROnPlateau", 0, patience=patience, cooldown=cooldown)
         if not factor < 1:
             message = f"[ReduceLROnPlateau] argument 'factor': expected below 1.0, got {factor}."

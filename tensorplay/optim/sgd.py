@@ -8,6 +8,7 @@ import numpy as np
 
 from tensorplay import _native
 from tensorplay._tensor import Tensor, wrap
+from tensorplay.ops.kinds import checked
 from tensorplay.optim import fused as formulas
 from tensorplay.optim.optimizer import Array, Optimizer, at_least
 
@@ -56,6 +57,7 @@ class SGD(Optimizer):
     tensor([0.])
     """
 
+    @checked
     def __init__(
         self,
         params: Any,

@@ -37,7 +37,7 @@ ROWS: list[tuple[Call, type[Exception], str]] = [
     (
         lambda: nn.Embedding(3, 2, max_norm="a")(tp.tensor([1])),
         TypeError,
-        "'max_norm': expected float, got str",
+        "'max_norm': expected float or None, got str",
     ),
     (
         lambda: nn.Embedding(3, 2, max_norm=-1)(tp.tensor([1])),
@@ -62,8 +62,16 @@ ROWS: list[tuple[Call, type[Exception], str]] = [
         TypeError,
         "'num_layers': expected int, got str",
     ),
-    (lambda: nn.ModuleList(3), TypeError, r"\[ModuleList\] expected an iterable.*Write a list"),
-    (lambda: nn.ParameterList(3), TypeError, r"\[ParameterList\] expected an iterable"),
+    (
+        lambda: nn.ModuleList(3),
+        TypeError,
+        r"\[ModuleList\] argument 'modules': expected an iterable.*Write a list",
+    ),
+    (
+        lambda: nn.ParameterList(3),
+        TypeError,
+        r"\[ParameterList\] argument 'values': expected an iterable",
+    ),
     (lambda: nn.Linear(1, 1).apply(3), TypeError, r"\[apply\] argument 'fn': expected a function"),
     (lambda: nn.init.uniform_(3.0), TypeError, r"\[uniform_\] argument 'tensor': expected Tensor"),
     (lambda: nn.init.normal_([1.0]), TypeError, r"\[normal_\] argument 'tensor': expected Tensor"),

@@ -201,6 +201,37 @@ def test_losses_on_characters_are_those_of_pytorch(kind: str, torch: Any) -> Non
     assert found[-1] < found[0] * 0.8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["LSTM", "transformer"])
+def test_characters_are_learnt_as_well_as_by_pytorch(kind: str, torch: Any) -> None:
+    numbers, size = text()
+    tp.manual_seed(0)
+    ours, theirs = Characters(nn, kind, size), Characters(torch.nn, kind, size)
+    copied(ours.all, theirs.all, torch)
+    steps, rounds = 16, 250
+    later = np.triu(np.full((steps, steps), -np.inf, np.float32), 1)
+    reached = []
+    for lib, net in ((tp, ours), (torch, theirs)):
+        optimizer = lib.optim.Adam(net.all.parameters(), 5e-3)
+        order = np.random.default_rng(1)
+        losses = []
+        for _ in range(rounds):
+            at = order.integers(0, len(numbers) - steps - 1, 16)
+            rows = np.stack([numbers[a : a + steps + 1] for a in at])
+            logits = net(lib.from_numpy(rows[:, :-1].copy()), lib.from_numpy(later))
+            target = lib.from_numpy(rows[:, 1:].reshape(-1).copy())
+            loss = lib.nn.functional.cross_entropy(logits.reshape(-1, size), target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        reached.append((losses[0], float(np.mean(losses[-50:]))))
+    (start, ours_last), (_, theirs_last) = reached
+    assert ours_last < start * 0.75
+    # Rounding grows over so many steps, so the means of the last losses are compared.
+    assert ours_last == pytest.approx(theirs_last, rel=0.02)
+
+
 def test_lbfgs_follows_pytorch(torch: Any) -> None:
     start = np.array([-1.2, 1.0, -0.5, 0.8])
     found = []

@@ -35,7 +35,11 @@ SHARED: dict[str, tuple[Call, type[Exception], str]] = {
     "a number": (lambda m: m(3), TypeError, r"iterable of Tensors or dicts, got int\. Write model"),
     "none": (lambda m: m(None), TypeError, "iterable of Tensors or dicts, got NoneType"),
     "one dict": (lambda m: m({"params": [parameter()]}), TypeError, "Tensors or dicts, got dict"),
-    "floats": (lambda m: m([1.0]), TypeError, "can only optimize Tensors, got float"),
+    "floats": (
+        lambda m: m([1.0]),
+        TypeError,
+        "can only optimize Tensors.*, got float",
+    ),
     "no state": (
         lambda m: m([parameter()]).load_state_dict(None),
         TypeError,
@@ -45,6 +49,11 @@ SHARED: dict[str, tuple[Call, type[Exception], str]] = {
         lambda m: m([parameter()]).load_state_dict({"weight": tp.ones(1)}),
         ValueError,
         r"expected keys 'state' and 'param_groups', got \['weight'\]",
+    ),
+    "a closure": (
+        lambda m: m([parameter()]).step(3),
+        TypeError,
+        "'closure': expected a function or None, got int",
     ),
     "a hook": (
         lambda m: m([parameter()]).register_step_pre_hook(3),
@@ -60,7 +69,8 @@ def test_methods_refuse_by_name(name: str, row: str) -> None:
     call, kind, words = SHARED[row]
     with pytest.raises(kind, match=words) as caught:
         call(getattr(optim, name))
-    assert str(caught.value).startswith(f"[{name}] argument ")
+    where = "step" if row == "a closure" else name
+    assert str(caught.value).startswith(f"[{where}] argument ")
 
 
 def test_a_parameter_of_two_groups_is_refused() -> None:
@@ -78,20 +88,24 @@ def test_betas_are_a_pair(betas: Any) -> None:
 ROWS: list[tuple[Call, type[Exception], str]] = [
     (lambda o: S.StepLR(o, "a"), TypeError, r"\[StepLR\] argument 'step_size': expected int, got"),
     (lambda o: S.StepLR(o, 2.5), TypeError, "'step_size': expected int, got float"),
-    (lambda o: S.StepLR(o, 2, "a"), TypeError, "'gamma': expected a number, got str"),
-    (lambda o: S.MultiStepLR(o, 3), TypeError, "'milestones': expected a list of ints, got int"),
+    (lambda o: S.StepLR(o, 2, "a"), TypeError, "'gamma': expected float, got str"),
+    (lambda o: S.MultiStepLR(o, 3), TypeError, "'milestones': expected an iterable, got int"),
     (lambda o: S.MultiStepLR(o, ["a"]), TypeError, "'milestones': expected int, got str"),
     (lambda o: S.MultiStepLR(o, [-1]), ValueError, "'milestones': expected at least 0, got -1"),
-    (lambda o: S.ExponentialLR(o, "a"), TypeError, "'gamma': expected a number, got str"),
-    (lambda o: S.LambdaLR(o, 3), TypeError, "'lr_lambda': expected a function, got int"),
-    (lambda o: S.LinearLR(o, "a"), TypeError, "'start_factor': expected a number, got str"),
+    (lambda o: S.ExponentialLR(o, "a"), TypeError, "'gamma': expected float, got str"),
+    (
+        lambda o: S.LambdaLR(o, 3),
+        TypeError,
+        "'lr_lambda': expected a function or a sequence, got int",
+    ),
+    (lambda o: S.LinearLR(o, "a"), TypeError, "'start_factor': expected float, got str"),
     (lambda o: S.LinearLR(o, 0), ValueError, "expected 'start_factor' above 0"),
     (lambda o: S.LinearLR(o, 0.5, total_iters=1.5), TypeError, "'total_iters': expected int"),
     (lambda o: S.ConstantLR(o, 2), ValueError, "'factor': expected between 0 and 1, got 2"),
-    (lambda o: S.ConstantLR(o, None), TypeError, "'factor': expected a number, got NoneType"),
+    (lambda o: S.ConstantLR(o, None), TypeError, "'factor': expected float, got NoneType"),
     (lambda o: S.CosineAnnealingLR(o, 0), ValueError, "'T_max': expected at least 1, got 0"),
     (lambda o: S.CosineAnnealingLR(o, "a"), TypeError, "'T_max': expected int, got str"),
-    (lambda o: S.ReduceLROnPlateau(o, factor="a"), TypeError, "'factor': expected a number"),
+    (lambda o: S.ReduceLROnPlateau(o, factor="a"), TypeError, "'factor': expected float"),
     (lambda o: S.ReduceLROnPlateau(o, patience=1.5), TypeError, "'patience': expected int"),
     (lambda o: S.ReduceLROnPlateau(o).step(None), TypeError, "'metrics': expected a number"),
     (lambda o: S.ReduceLROnPlateau(o).load_state_dict(1), TypeError, "'state_dict': expected a d"),

@@ -14,6 +14,7 @@ from tensorplay._tensor import Tensor
 from tensorplay.nn import functional as F
 from tensorplay.nn.module import Module
 from tensorplay.nn.parameter import Parameter
+from tensorplay.ops.kinds import checked
 
 __all__ = [
     "CELU",
@@ -92,6 +93,7 @@ class ReLU(_Activation):
 
     _function = staticmethod(F.relu)
 
+    @checked
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(inplace=inplace)
 
@@ -107,6 +109,7 @@ class ReLU6(_Activation):
 
     _function = staticmethod(F.relu6)
 
+    @checked
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(inplace=inplace)
 
@@ -140,6 +143,7 @@ class SiLU(_Activation):
 
     _function = staticmethod(F.silu)
 
+    @checked
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(inplace=inplace)
 
@@ -155,6 +159,7 @@ class Mish(_Activation):
 
     _function = staticmethod(F.mish)
 
+    @checked
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(inplace=inplace)
 
@@ -170,6 +175,7 @@ class SELU(_Activation):
 
     _function = staticmethod(F.selu)
 
+    @checked
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(inplace=inplace)
 
@@ -185,6 +191,7 @@ class Hardsigmoid(_Activation):
 
     _function = staticmethod(F.hardsigmoid)
 
+    @checked
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(inplace=inplace)
 
@@ -200,6 +207,7 @@ class Hardswish(_Activation):
 
     _function = staticmethod(F.hardswish)
 
+    @checked
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(inplace=inplace)
 
@@ -242,6 +250,7 @@ class GELU(_Activation):
 
     _function = staticmethod(F.gelu)
 
+    @checked
     def __init__(self, approximate: str = "none") -> None:
         super().__init__(approximate=approximate)
 
@@ -259,6 +268,7 @@ class ELU(_Activation):
 
     _function = staticmethod(F.elu)
 
+    @checked
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(alpha=alpha, inplace=inplace)
 
@@ -276,6 +286,7 @@ class CELU(_Activation):
 
     _function = staticmethod(F.celu)
 
+    @checked
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(alpha=alpha, inplace=inplace)
 
@@ -293,6 +304,7 @@ class LeakyReLU(_Activation):
 
     _function = staticmethod(F.leaky_relu)
 
+    @checked
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__(negative_slope=negative_slope, inplace=inplace)
 
@@ -312,6 +324,7 @@ class Hardtanh(_Activation):
 
     _function = staticmethod(F.hardtanh)
 
+    @checked
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__(min_val=min_val, max_val=max_val, inplace=inplace)
 
@@ -329,6 +342,7 @@ class Softplus(_Activation):
 
     _function = staticmethod(F.softplus)
 
+    @checked
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__(beta=beta, threshold=threshold)
 
@@ -344,6 +358,7 @@ class Softshrink(_Activation):
 
     _function = staticmethod(F.softshrink)
 
+    @checked
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__(lambd=lambd)
 
@@ -359,6 +374,7 @@ class Hardshrink(_Activation):
 
     _function = staticmethod(F.hardshrink)
 
+    @checked
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__(lambd=lambd)
 
@@ -378,6 +394,7 @@ class Threshold(_Activation):
 
     _function = staticmethod(F.threshold)
 
+    @checked
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__(threshold=threshold, value=value, inplace=inplace)
 
@@ -393,6 +410,7 @@ class GLU(_Activation):
 
     _function = staticmethod(F.glu)
 
+    @checked
     def __init__(self, dim: int = -1) -> None:
         super().__init__(dim=dim)
 
@@ -408,6 +426,7 @@ class Softmax(_Activation):
 
     _function = staticmethod(F.softmax)
 
+    @checked
     def __init__(self, dim: int) -> None:
         super().__init__(dim=dim)
 
@@ -423,6 +442,7 @@ class Softmin(_Activation):
 
     _function = staticmethod(F.softmin)
 
+    @checked
     def __init__(self, dim: int) -> None:
         super().__init__(dim=dim)
 
@@ -438,6 +458,7 @@ class LogSoftmax(_Activation):
 
     _function = staticmethod(F.log_softmax)
 
+    @checked
     def __init__(self, dim: int) -> None:
         super().__init__(dim=dim)
 
@@ -462,6 +483,7 @@ class PReLU(Module):
 
     weight: Parameter
 
+    @checked
     def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: Any = None) -> None:
         super().__init__()
         self.num_parameters = num_parameters

@@ -20,6 +20,7 @@ from tensorplay.nn.modules.linear import Linear, empty_parameter, want_probabili
 from tensorplay.nn.modules.normalisation import Dropout, LayerNorm
 from tensorplay.nn.parameter import Parameter
 from tensorplay.ops.arguments import want_tensors
+from tensorplay.ops.kinds import checked
 
 __all__ = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
 
@@ -60,6 +61,7 @@ class MultiheadAttention(Module):
     in_proj_weight: Parameter
     in_proj_bias: Parameter | None
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -278,6 +280,7 @@ class TransformerEncoderLayer(Module):
         `nhead` does not divide `d_model`, or an unknown `activation`.
     """
 
+    @checked
     def __init__(
         self,
         d_model: int,
@@ -360,6 +363,7 @@ class TransformerEncoder(Module):
         A module for the result of the last.
     """
 
+    @checked
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
         want_sizes("TransformerEncoder", num_layers=num_layers)

@@ -10,6 +10,8 @@ from tensorplay._tensor import Tensor
 from tensorplay.nn.members import MODULE, PARAMETER
 from tensorplay.nn.module import Module
 from tensorplay.nn.parameter import Parameter
+from tensorplay.ops.arguments import reject
+from tensorplay.ops.kinds import is_int
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
 
@@ -19,9 +21,13 @@ def _position(owner: Module, index: Any, size: int) -> int:
 
     Raises
     ------
+    TypeError
+        It is no integer.
     IndexError
         It is out of range.
     """
+    if not is_int(index):
+        reject(type(owner).__name__, "index", "int or slice", index)
     place = operator.index(index)
     if not -size <= place < size:
         message = f"[{type(owner).__name__}] index {place} is out of range, the size is {size}."
@@ -33,6 +39,7 @@ class _Numbered(Module):
     """Keeps its members under the names ``"0"``, ``"1"`` and so on."""
 
     _kind = MODULE  # of the members; derived classes may have parameters and buffers besides
+    _given = "modules"  # what the constructor calls them
 
     def _names(self) -> list[str]:
         return [name for name, kind in self._registry().items() if kind == self._kind]
@@ -44,11 +51,7 @@ class _Numbered(Module):
         """Keep these members, and no others; all are checked before one is kept."""
         given: Any = values
         if not isinstance(given, Iterable):
-            message = (
-                f"[{type(self).__name__}] expected an iterable of members, got "
-                f"{type(given).__name__}. Write a list."
-            )
-            raise TypeError(message)
+            reject(type(self).__name__, self._given, "an iterable", given, "Write a list.")
         values = [self._member(value) for value in given]
         for name in self._names():
             delattr(self, name)
@@ -57,8 +60,7 @@ class _Numbered(Module):
 
     def _member(self, value: Any) -> Any:
         if not isinstance(value, Module):
-            message = f"[{type(self).__name__}] expected Module, got {type(value).__name__}."
-            raise TypeError(message)
+            reject(type(self).__name__, self._given, "Module", value)
         return value
 
     def __len__(self) -> int:
@@ -202,7 +204,7 @@ class ParameterList(_Numbered, MutableSequence[Any]):
         One of them is no tensor.
     """
 
-    _kind = PARAMETER
+    _kind, _given = PARAMETER, "values"
 
     def __init__(self, values: Iterable[Tensor] = ()) -> None:
         super().__init__()
@@ -225,6 +227,18 @@ class _Keyed(Module):
     # Two modules are never equal, although dictionaries with equal members are.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+    def _fill(self, argument: str, members: Any) -> None:
+        """Take the members that the constructor was given."""
+        if not hasattr(members, "keys"):
+            expected = "a mapping, or pairs of names and members"
+            if not isinstance(members, Iterable):
+                reject(type(self).__name__, argument, expected, members)
+            members = list(members)
+            for pair in members:
+                if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                    reject(type(self).__name__, argument, expected, pair)
+        self.update(members)
 
     def _check_key(self, key: Any) -> None:
         if not isinstance(key, str):
@@ -271,7 +285,7 @@ class ModuleDict(_Keyed, MutableMapping[str, Any]):
 
     def __init__(self, modules: Any = ()) -> None:
         super().__init__()
-        self.update(modules)
+        self._fill("modules", modules)
 
     def __setitem__(self, key: str, value: Module) -> None:
         self._check_key(key)
@@ -298,7 +312,7 @@ class ParameterDict(_Keyed, MutableMapping[str, Any]):
 
     def __init__(self, parameters: Any = ()) -> None:
         super().__init__()
-        self.update(parameters)
+        self._fill("parameters", parameters)
 
     def __setitem__(self, key: str, value: Tensor) -> None:
         self._check_key(key)

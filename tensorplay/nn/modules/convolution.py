@@ -11,6 +11,7 @@ from tensorplay.nn import functional as F, init
 from tensorplay.nn.module import Module
 from tensorplay.nn.modules.linear import empty_parameter, want_sizes
 from tensorplay.nn.parameter import Parameter
+from tensorplay.ops.kinds import checked, is_int
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -47,7 +48,7 @@ def _sizes(module: str, name: str, value: Any, n: int, least: int = 1) -> tuple[
         message = f"[{module}] argument {name!r}: expected an int or {n} of them, got {value!r}."
         raise ValueError(message)
     for size in found:
-        if hasattr(size, "__index__") and size < least:
+        if is_int(size) and size < least:
             message = f"[{module}] argument {name!r}: expected at least {least}, got {value}."
             raise ValueError(message)
         want_sizes(module, **{name: size})
@@ -62,6 +63,7 @@ class _Convolution(Module):
     weight: Parameter
     bias: Parameter | None
 
+    @checked
     def __init__(
         self,
         in_channels: int,
@@ -263,6 +265,7 @@ class _Transposed(_Convolution):
     _transposed = True
     _function: ClassVar[Callable[..., Tensor]]
 
+    @checked
     def __init__(
         self,
         in_channels: int,
@@ -411,6 +414,7 @@ class _Pool(Module):
 
 
 class _MaxPool(_Pool):
+    @checked
     def __init__(
         self,
         kernel_size: Any,
@@ -493,6 +497,7 @@ class AvgPool1d(_Pool):
 
     _function = staticmethod(F.avg_pool1d)
 
+    @checked
     def __init__(
         self,
         kernel_size: Any,
@@ -531,6 +536,7 @@ class AvgPool2d(_Pool):
 
     _function = staticmethod(F.avg_pool2d)
 
+    @checked
     def __init__(
         self,
         kernel_size: Any,

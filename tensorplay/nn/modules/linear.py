@@ -11,6 +11,7 @@ from tensorplay.nn import functional as F, init
 from tensorplay.nn.module import Module
 from tensorplay.nn.parameter import Parameter
 from tensorplay.ops.arguments import want_tensors
+from tensorplay.ops.kinds import checked, is_float, is_int
 
 __all__ = ["Bilinear", "Embedding", "Flatten", "Identity", "Linear", "Unflatten"]
 
@@ -31,7 +32,7 @@ def want_sizes(module: str, **sizes: Any) -> None:
         One is negative.
     """
     for name, size in sizes.items():
-        if not hasattr(size, "__index__"):
+        if not is_int(size):
             message = f"[{module}] argument {name!r}: expected int, got {type(size).__name__}."
             raise TypeError(message)
         if size < 0:
@@ -49,7 +50,7 @@ def want_probability(module: str, name: str, p: Any) -> None:
     ValueError
         It lies outside of [0, 1].
     """
-    if not hasattr(p, "__float__"):
+    if not is_float(p):
         message = f"[{module}] argument {name!r}: expected float, got {type(p).__name__}."
         raise TypeError(message)
     if not 0 <= p <= 1:
@@ -110,6 +111,7 @@ class Linear(Module):
     weight: Parameter
     bias: Parameter | None
 
+    @checked
     def __init__(
         self,
         in_features: int,
@@ -161,6 +163,7 @@ class Bilinear(Module):
     weight: Parameter
     bias: Parameter | None
 
+    @checked
     def __init__(
         self,
         in1_features: int,
@@ -237,6 +240,7 @@ class Embedding(Module):
 
     weight: Parameter
 
+    @checked
     def __init__(
         self,
         num_embeddings: int,
@@ -332,6 +336,7 @@ class Flatten(Module):
         Last dimension.
     """
 
+    @checked
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
         self.start_dim, self.end_dim = start_dim, end_dim
@@ -355,6 +360,7 @@ class Unflatten(Module):
         The sizes, whose product is that of the dimension.
     """
 
+    @checked
     def __init__(self, dim: int, unflattened_size: tuple[int, ...]) -> None:
         super().__init__()
         self.dim, self.unflattened_size = dim, unflattened_size

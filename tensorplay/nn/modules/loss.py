@@ -7,6 +7,7 @@ from typing import Any
 from tensorplay._tensor import Tensor
 from tensorplay.nn import functional as F
 from tensorplay.nn.module import Module
+from tensorplay.ops.kinds import checked
 
 __all__ = [
     "BCELoss",
@@ -56,6 +57,7 @@ class MSELoss(_Loss):
         ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
     """
 
+    @checked
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
 
@@ -72,6 +74,7 @@ class L1Loss(_Loss):
         ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
     """
 
+    @checked
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
 
@@ -92,6 +95,7 @@ class SmoothL1Loss(_Loss):
 
     beta: float
 
+    @checked
     def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction, beta=beta)
 
@@ -112,6 +116,7 @@ class HuberLoss(_Loss):
 
     delta: float
 
+    @checked
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction, delta=delta)
 
@@ -132,6 +137,7 @@ class KLDivLoss(_Loss):
 
     log_target: bool
 
+    @checked
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__(reduction, log_target=log_target)
 
@@ -167,6 +173,7 @@ class CrossEntropyLoss(_Weighted):
     ignore_index: int
     label_smoothing: float
 
+    @checked
     def __init__(
         self,
         weight: Tensor | None = None,
@@ -205,6 +212,7 @@ class NLLLoss(_Weighted):
 
     ignore_index: int
 
+    @checked
     def __init__(
         self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"
     ) -> None:
@@ -227,6 +235,7 @@ class BCELoss(_Weighted):
         ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
     """
 
+    @checked
     def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
         super().__init__(weight, reduction)
 
@@ -249,6 +258,7 @@ class BCEWithLogitsLoss(_Weighted):
 
     pos_weight: Tensor | None
 
+    @checked
     def __init__(
         self,
         weight: Tensor | None = None,
@@ -267,6 +277,7 @@ class BCEWithLogitsLoss(_Weighted):
 class _Margin(_Loss):
     margin: float
 
+    @checked
     def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
         super().__init__(reduction, margin=margin)
 
@@ -312,6 +323,7 @@ class HingeEmbeddingLoss(_Margin):
         ``'mean'``, ``'sum'``, or ``'none'`` for all losses.
     """
 
+    @checked
     def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:
         super().__init__(margin, reduction)
 
@@ -341,6 +353,7 @@ class TripletMarginLoss(_Loss):
     eps: float
     swap: bool
 
+    @checked
     def __init__(
         self,
         margin: float = 1.0,

@@ -13,6 +13,7 @@ from tensorplay.nn.modules.activation import in_place
 from tensorplay.nn.modules.linear import empty_parameter, want_probability, want_sizes
 from tensorplay.nn.parameter import Buffer, Parameter
 from tensorplay.ops.arguments import want_tensors
+from tensorplay.ops.kinds import checked
 
 __all__ = [
     "BatchNorm1d",
@@ -55,6 +56,7 @@ class _Tracking(_Scaled):
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
 
+    @checked
     def __init__(
         self,
         num_features: int,
@@ -192,6 +194,7 @@ class LayerNorm(_Scaled):
         Those of the parameters.
     """
 
+    @checked
     def __init__(
         self,
         normalized_shape: Any,
@@ -237,6 +240,7 @@ class RMSNorm(_Scaled):
         Those of the parameter.
     """
 
+    @checked
     def __init__(
         self,
         normalized_shape: Any,
@@ -284,6 +288,7 @@ class GroupNorm(_Scaled):
         `num_groups` does not divide `num_channels`.
     """
 
+    @checked
     def __init__(
         self,
         num_groups: int,
@@ -316,6 +321,7 @@ class GroupNorm(_Scaled):
 class _InstanceNorm(_Tracking):
     _rank: ClassVar[int]
 
+    @checked
     def __init__(
         self,
         num_features: int,
@@ -400,6 +406,7 @@ class InstanceNorm2d(_InstanceNorm):
 class _Dropout(Module):
     _function: Callable[..., Tensor]
 
+    @checked
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         want_probability(type(self).__name__, "p", p)

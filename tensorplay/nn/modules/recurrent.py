@@ -11,6 +11,7 @@ from tensorplay.nn import functional as F, init
 from tensorplay.nn.module import Module
 from tensorplay.nn.modules.linear import empty_parameter, want_probability, want_sizes
 from tensorplay.ops.arguments import want_tensors
+from tensorplay.ops.kinds import checked
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -97,6 +98,7 @@ class _Recurrent(_Weights):
     _gates: ClassVar[int]
     _states: ClassVar[int] = 1
 
+    @checked
     def __init__(
         self,
         input_size: int,
@@ -256,6 +258,7 @@ class RNN(_Recurrent):
 
     _step, _gates = staticmethod(_plain_step), 1
 
+    @checked
     def __init__(
         self,
         input_size: int,
@@ -362,6 +365,7 @@ class _Cell(_Weights):
     _gates: ClassVar[int]
     _states: ClassVar[int] = 1
 
+    @checked
     def __init__(
         self,
         input_size: int,
@@ -438,6 +442,7 @@ class RNNCell(_Cell):
 
     _step, _gates = staticmethod(_plain_step), 1
 
+    @checked
     def __init__(
         self,
         input_size: int,

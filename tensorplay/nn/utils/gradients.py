@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import tensorplay as _tp
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import no_grad
+from tensorplay.ops.kinds import as_tensors, checked
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "get_total_norm"]
 
 
-def _tensors(where: str, tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    found: list[Any] = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-    for tensor in found:
-        if not isinstance(tensor, Tensor):
-            message = f"[{where}] expected Tensors, got {type(tensor).__name__}."
-            raise TypeError(message)
-    return found
-
-
+@checked
 def get_total_norm(
     tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
@@ -48,7 +40,7 @@ def get_total_norm(
     RuntimeError
         The norm is not finite, by `error_if_nonfinite`.
     """
-    norms = [t.detach().norm(norm_type) for t in _tensors("get_total_norm", tensors)]
+    norms = [t.detach().norm(norm_type) for t in as_tensors("get_total_norm", "tensors", tensors)]
     total = _tp.stack(norms).norm(norm_type) if norms else _tp.tensor(0.0)
     if error_if_nonfinite and not math.isfinite(total.item()):
         message = (
@@ -59,6 +51,7 @@ def get_total_norm(
     return total
 
 
+@checked
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
     max_norm: float,
@@ -90,7 +83,11 @@ def clip_grad_norm_(
     RuntimeError
         The norm is not finite, by `error_if_nonfinite`; no gradient is changed.
     """
-    grads = [p._grad for p in _tensors("clip_grad_norm_", parameters) if p._grad is not None]
+    grads = [
+        p._grad
+        for p in as_tensors("clip_grad_norm_", "parameters", parameters)
+        if p._grad is not None
+    ]
     total = get_total_norm(grads, norm_type, error_if_nonfinite)
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
     with no_grad():
@@ -99,6 +96,7 @@ def clip_grad_norm_(
     return total
 
 
+@checked
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
     """Limit the elements of the gradients, in place, to ±clip_value.
 
@@ -115,6 +113,6 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
         One of the parameters is no tensor.
     """
     with no_grad():
-        for parameter in _tensors("clip_grad_value_", parameters):
+        for parameter in as_tensors("clip_grad_value_", "parameters", parameters):
             if parameter._grad is not None:
                 parameter._grad.clamp_(-clip_value, clip_value)

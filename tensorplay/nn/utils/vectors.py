@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import tensorplay as _tp
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import no_grad
+from tensorplay.ops.kinds import as_tensors, checked
 
 __all__ = ["parameters_to_vector", "vector_to_parameters"]
 
 
-def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+@checked
+def parameters_to_vector(parameters: Tensor | Iterable[Tensor]) -> Tensor:
     """Return the elements of all parameters as one vector, differentiably.
 
     Parameters
@@ -25,10 +26,13 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     Tensor
         Vector, in their order.
     """
-    return _tp.cat([p.reshape(-1) for p in parameters])
+    return _tp.cat(
+        [p.reshape(-1) for p in as_tensors("parameters_to_vector", "parameters", parameters)]
+    )
 
 
-def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+@checked
+def vector_to_parameters(vec: Tensor, parameters: Tensor | Iterable[Tensor]) -> None:
     """Copy the elements of a vector into the parameters, in their order.
 
     Parameters
@@ -41,17 +45,11 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     Raises
     ------
     TypeError
-        `vec` is no tensor.
+        `vec`, or one of the parameters, is no tensor.
     ValueError
         It has another number of elements than the parameters together; nothing is changed.
     """
-    given: Any = vec
-    if not isinstance(given, Tensor):
-        message = (
-            f"[vector_to_parameters] argument 'vec': expected Tensor, got {type(vec).__name__}."
-        )
-        raise TypeError(message)
-    found = list(parameters)
+    found = as_tensors("vector_to_parameters", "parameters", parameters)
     wanted = sum(p.numel() for p in found)
     if vec.ndim != 1 or vec.numel() != wanted:
         message = (

@@ -7,6 +7,7 @@ from typing import Any
 from tensorplay._tensor import Tensor
 from tensorplay.nn.module import Module, ModuleT
 from tensorplay.nn.parameter import Parameter
+from tensorplay.ops.kinds import checked
 
 __all__ = ["remove_weight_norm", "weight_norm"]
 
@@ -34,6 +35,7 @@ class _WeightNorm:
         setattr(module, self.name, self.weight(module))
 
 
+@checked
 def weight_norm(module: ModuleT, name: str = "weight", dim: int | None = 0) -> ModuleT:
     """Replace a parameter by its length and direction: ``g·v/|v|``, and return the module.
 
@@ -71,6 +73,7 @@ def weight_norm(module: ModuleT, name: str = "weight", dim: int | None = 0) -> M
     return module
 
 
+@checked
 def remove_weight_norm(module: ModuleT, name: str = "weight") -> ModuleT:
     """Make the weight a parameter again, and return the module.
 

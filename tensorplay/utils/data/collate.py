@@ -12,6 +12,7 @@ from tensorplay._dlpack import from_numpy
 from tensorplay._dtype import float64
 from tensorplay._tensor import Tensor
 from tensorplay.ops.joining import stack
+from tensorplay.ops.kinds import checked
 
 __all__ = ["default_collate", "default_convert"]
 
@@ -40,6 +41,7 @@ def default_convert(data: Any) -> Any:
     return data
 
 
+@checked
 def default_collate(batch: Sequence[Any]) -> Any:
     """Return a batch of samples of one structure: tensors are stacked, numbers become a tensor.
 

@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from tensorplay import random
 from tensorplay._tensor import Tensor
+from tensorplay.ops.arguments import reject
+from tensorplay.ops.kinds import checked, is_float
 
 __all__ = [
     "ConcatDataset",
@@ -112,6 +114,7 @@ class ConcatDataset(Dataset[Any]):
         One has no length.
     """
 
+    @checked
     def __init__(self, datasets: Iterable[Dataset[Any]]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
@@ -154,6 +157,7 @@ class Subset(Dataset[T_co]):
         return len(self.indices)
 
 
+@checked
 def random_split(
     dataset: Dataset[T_co], lengths: Sequence[float], generator: Any = None
 ) -> list[Subset[T_co]]:
@@ -176,10 +180,17 @@ def random_split(
 
     Raises
     ------
+    TypeError
+        The dataset has no length, or one of the lengths is no number.
     ValueError
         They do not add up, or are negative.
     """
-    size = len(dataset)  # type: ignore[arg-type]
+    if not hasattr(dataset, "__len__"):
+        reject("random_split", "dataset", "a dataset with a length", dataset)
+    for length in lengths:
+        if not is_float(length):
+            reject("random_split", "lengths", "numbers", length)
+    size = len(dataset)
     if any(length < 0 for length in lengths):
         message = f"[random_split] argument 'lengths': expected none below 0, got {list(lengths)}."
         raise ValueError(message)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import multiprocessing.connection
+import os
 import pickle
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, TimeoutError as NoBatch
@@ -14,6 +18,7 @@ from itertools import count, islice
 from typing import Any
 
 from tensorplay import random
+from tensorplay.ops.kinds import checked
 from tensorplay.utils.data import workers
 from tensorplay.utils.data.collate import default_collate, default_convert
 from tensorplay.utils.data.datasets import IterableDataset
@@ -24,6 +29,9 @@ __all__ = ["DataLoader"]
 
 # Seconds in which the workers of a loop that ended early may finish what they do.
 _GRACE = 5.0
+
+# Seconds that workers have at the end of the program, when nobody reads what they make.
+_LAST_GRACE = 1.0
 
 
 # What a worker gets once.
@@ -45,6 +53,32 @@ def _workers_of(pool: ProcessPoolExecutor) -> list[Any]:
 def _kill(processes: Iterable[Any]) -> None:
     for process in processes:
         process.kill()  # nothing happens to one that has ended
+
+
+# All pools, with the process that started them: one that was forked has its parent's as well.
+_pools: weakref.WeakKeyDictionary[ProcessPoolExecutor, int] = weakref.WeakKeyDictionary()
+
+
+def _end_workers() -> None:
+    """End the workers of loops that are still open, and of loaders that keep theirs.
+
+    The interpreter waits for them before `atexit`, and a dataset may hang.
+    """
+    processes = []
+    for pool, owner in list(_pools.items()):
+        if owner == os.getpid():
+            processes += _workers_of(pool)
+            pool.shutdown(wait=False, cancel_futures=True)
+    waiting = [process.sentinel for process in processes]
+    until = time.monotonic() + _LAST_GRACE
+    while waiting and (left := until - time.monotonic()) > 0:
+        ended = multiprocessing.connection.wait(waiting, left)
+        waiting = [sentinel for sentinel in waiting if sentinel not in ended]
+    _kill(processes)
+
+
+# Those that are registered later come first: before the wait of `concurrent.futures`.
+threading._register_atexit(_end_workers)  # type: ignore[attr-defined]
 
 
 class _NoWorkerError(RuntimeError):
@@ -120,6 +154,7 @@ class DataLoader:
     [4]
     """
 
+    @checked
     def __init__(
         self,
         dataset: Any,
@@ -148,7 +183,7 @@ class DataLoader:
         self._readers: list[ProcessPoolExecutor] = []
         self._loops = count()
         iterable = isinstance(dataset, IterableDataset)
-        self._check_kinds(batch_size, collate_fn)
+        self._check_kinds(batch_size)
         self._check_numbers(prefetch_factor)
         self._check_choices(
             iterable, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last
@@ -175,7 +210,7 @@ class DataLoader:
         message = f"[DataLoader] argument {argument!r}: {text}"
         raise ValueError(message)
 
-    def _check_kinds(self, batch_size: Any, collate_fn: Any) -> None:
+    def _check_kinds(self, batch_size: Any) -> None:
         given: list[tuple[str, Any]] = [("num_workers", self.num_workers)]
         if batch_size is not None:
             given.append(("batch_size", batch_size))
@@ -185,12 +220,6 @@ class DataLoader:
                     f"[DataLoader] argument {name!r}: expected int, got {type(value).__name__}."
                 )
                 raise TypeError(message)
-        if collate_fn is not None and not callable(collate_fn):
-            message = (
-                "[DataLoader] argument 'collate_fn': expected a function, got "
-                f"{type(collate_fn).__name__}."
-            )
-            raise TypeError(message)
         if not isinstance(self.dataset, IterableDataset) and not hasattr(
             self.dataset, "__getitem__"
         ):
@@ -290,7 +319,7 @@ class DataLoader:
         task = workers.Task(
             self.dataset, self.collate_fn, self.worker_init_fn, self.num_workers, seed
         )
-        return [
+        pools = [
             ProcessPoolExecutor(
                 each,
                 mp_context=context,
@@ -299,6 +328,8 @@ class DataLoader:
             )
             for first in range(0, self.num_workers, each)
         ]
+        _pools.update(dict.fromkeys(pools, os.getpid()))
+        return pools
 
     def _by_readers(self) -> Iterator[Any]:
         """Take turns between workers that each read the dataset: one batch of each."""
@@ -347,8 +378,8 @@ class DataLoader:
     def _end(pool: ProcessPoolExecutor, *, finished: bool) -> None:
         processes = _workers_of(pool)
         pool.shutdown(wait=finished, cancel_futures=True)
-        if not finished:
-            # The end of the program waits for workers; one that hangs must not keep it.
+        if processes and not finished:  # none are left of a loop that the end of the program closes
+            # One that hangs must not stay.
             timer = threading.Timer(_GRACE, _kill, [processes])
             timer.daemon = True
             timer.start()

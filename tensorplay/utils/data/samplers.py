@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from tensorplay import random
 from tensorplay._creation import as_tensor
 from tensorplay._dtype import float64
+from tensorplay.ops.kinds import checked
 
 __all__ = [
     "BatchSampler",
@@ -74,6 +75,7 @@ class RandomSampler(Sampler[int]):
         `num_samples` is no positive integer.
     """
 
+    @checked
     def __init__(
         self,
         data_source: Sized,
@@ -149,6 +151,7 @@ class WeightedRandomSampler(Sampler[int]):
         `num_samples` is no positive integer, or `weights` has not one dimension.
     """
 
+    @checked
     def __init__(
         self,
         weights: Any,
@@ -194,6 +197,7 @@ class BatchSampler(Sampler[list[int]]):
         `batch_size` is no positive integer.
     """
 
+    @checked
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         _want_count("BatchSampler", "batch_size", batch_size)
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last

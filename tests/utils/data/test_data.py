@@ -121,7 +121,9 @@ def test_samplers() -> None:
     assert list(RandomSampler([])) == []
     with pytest.raises(ValueError, match="positive integer value, got 0"):
         BatchSampler(range(5), 0, drop_last=False)
-    with pytest.raises(ValueError, match="positive integer value, got 1"):
+    with pytest.raises(ValueError, match="positive integer value, got 0"):
+        RandomSampler(range(5), num_samples=0)
+    with pytest.raises(TypeError, match="'num_samples': expected int or None, got float"):
         RandomSampler(range(5), num_samples=1.5)
     with pytest.raises(ValueError, match="expected 1 dimension"):
         WeightedRandomSampler([[1.0]], 2)

@@ -114,6 +114,47 @@ def test_a_worker_that_hangs_keeps_no_program_from_ending() -> None:
     assert found.returncode == 0
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "batches = iter(DataLoader(Hangs(), num_workers=2)); print(*next(batches))",
+        "batches = iter(DataLoader(Stream(), num_workers=2)); print(*next(batches))",
+        "x = DataLoader(Hangs(), num_workers=2, persistent_workers=True); print(*next(iter(x)))",
+    ],
+    ids=["open", "stream", "persistent"],
+)
+def test_open_loops_and_kept_workers_that_hang_keep_no_program_from_ending(use: str) -> None:
+    text = """
+        import time
+        from tensorplay.utils.data import DataLoader, IterableDataset
+
+        class Hangs:
+            def __len__(self):
+                return 9
+
+            def __getitem__(self, index):
+                if index:
+                    time.sleep(600)
+                return index
+
+        class Stream(IterableDataset):
+            def __iter__(self):
+                yield 0
+                time.sleep(600)
+
+    """
+    begun = time.monotonic()
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text) + use],
+        timeout=60,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "tensor(0)\n", "")
+    assert time.monotonic() - begun < 10
+
+
 def test_arguments_stand_where_people_put_them() -> None:
     loader = DataLoader(Rows(int, 5), 2, False, None, None, 0, None, True)
     assert loader.pin_memory
@@ -315,10 +356,10 @@ def test_large_tensors_arrive_as_they_are() -> None:
     [
         ({"dataset": 3}, r"'dataset': expected samples by index.*got int\. Write a class"),
         ({"dataset": iter([1])}, r"'dataset'.*derive one with __iter__ from IterableDataset"),
-        ({"batch_size": "2"}, "'batch_size': expected int, got str"),
-        ({"batch_size": 2.0}, "'batch_size': expected int, got float"),
+        ({"batch_size": "2"}, "'batch_size': expected int or None, got str"),
+        ({"batch_size": 2.0}, "'batch_size': expected int or None, got float"),
         ({"num_workers": None}, "'num_workers': expected int, got NoneType"),
-        ({"collate_fn": 3}, "'collate_fn': expected a function, got int"),
+        ({"collate_fn": 3}, "'collate_fn': expected a function or None, got int"),
     ],
 )
 def test_options_of_another_kind_are_refused(options: dict[str, Any], words: str) -> None:
