@@ -115,7 +115,9 @@ def _array_call(node: Node, *, views_only: bool) -> ArrayCall | None:
 def _turned_product(node: Node, calls: dict[Node, ArrayCall]) -> ArrayCall | None:
     """Return the call for a copy of a transposed product, which is written so at once."""
     turned = node.args[0] if _name(node) == "clone" else None
-    product = turned.args[0] if isinstance(turned, Node) and _name(turned) == "transpose" else None
+    if not isinstance(turned, Node) or _name(turned) != "transpose":
+        return None
+    product = turned.args[0]
     if not isinstance(product, Node) or _name(product) != "matmul" or product not in calls:
         return None
     if len(turned.users) > 1 or len(product.users) > 1:  # it is written for others as well
