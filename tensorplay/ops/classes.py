@@ -231,6 +231,7 @@ mean_at_class = Primitive(
     rule=_mean_at_class_rule,
     vjp={"input": Vjp(_mean_at_class_vjp, "target", arrays=_mean_at_class_array)},
     quick=_quick_mean_at_class,
+    integers=("target",),
     decomposition=_mean_of_picked,
     function=False,
     method=False,

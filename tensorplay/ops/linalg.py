@@ -274,7 +274,7 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
 
 def _quick_linear(arrays: tuple[Any, ...], _: tuple[Any, ...]) -> Any:
     x, weight, bias = arrays
-    if weight.ndim != 2 or not weight.size:
+    if weight.ndim != 2 or not weight.size or weight.dtype is not x.dtype:
         return None
     product = quietly(_matmul, x, weight.T)
     if bias is None:

@@ -87,7 +87,10 @@ class Primitive(Operator):
         others. It silences NumPy's warnings itself (`quietly`). That of a view returns a pair: the
         result, and the other arguments as the converters would have them. Of three operands, or of
         two and other arguments, it is ``quick(arrays, others)``: the first array has the type of
-        the result, the others have that or hold integers, and one that is optional may be None.
+        the result, the others have that too, those in `integers` hold integers of any type, and
+        one that is optional may be None.
+    integers
+        The names of the tensor arguments, never the first, that hold integers in calls of `quick`.
     reduce
         NumPy's ``reduce(array, None)`` for calls with the default arguments on few elements.
     complete
@@ -115,6 +118,7 @@ class Primitive(Operator):
         check_first: bool = True,
         ufunc: Callable[..., Any] | None = None,
         quick: Callable[..., Any] | None = None,
+        integers: tuple[str, ...] = (),
         reduce: Callable[..., Any] | None = None,
         complete: Callable[..., tuple[Any, ...]] | None = None,
         decomposition: Callable[..., Any] | None = None,
@@ -128,6 +132,7 @@ class Primitive(Operator):
         self.check_first = check_first
         self.ufunc = ufunc
         self.quick = quick
+        self.integers = integers
         self.reduce = reduce
         self.complete = complete
         self.decomposition = decomposition

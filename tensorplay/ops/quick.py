@@ -207,6 +207,7 @@ def _compiled(
         shortened=primitive.complete is not None,
         swaps=swaps,
         optional=_optional(primitive) if kind == "tensors" else (),
+        integers=_integers(primitive) if kind == "tensors" else (),
     )
     return made
 
@@ -220,6 +221,11 @@ def _save_bits(primitive: Primitive, needs: int, operands: int) -> int:
 def _optional(primitive: Primitive) -> tuple[bool, ...]:
     """Return for each tensor argument, which come first, whether it may be None."""
     return tuple(a.type.optional for _, kind, a in primitive.plan if kind == TENSOR)
+
+
+def _integers(primitive: Primitive) -> tuple[bool, ...]:
+    """Return for each tensor argument, which come first, whether it holds integers."""
+    return tuple(a.name in primitive.integers for _, kind, a in primitive.plan if kind == TENSOR)
 
 
 def _defaults_after(primitive: Primitive, operands: int) -> tuple[Any, ...]:
@@ -554,10 +560,11 @@ def _of_arguments(  # noqa: C901 - of what it returns
 def _of_tensors(primitive: Primitive, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the short way of a function of several tensors, first, and other arguments.
 
-    The first tensor has the type of the result; others have it too, or hold integers.
+    The first tensor has the type of the result; others have it too, but for those that the
+    declaration says to hold integers.
     """
     mode, ndarray = grad_mode.state, np.ndarray
-    optional = _optional(primitive)
+    optional, integers = _optional(primitive), _integers(primitive)
     count = len(optional)
     differentiable = primitive.vjp is not None
     defaults = _defaults_after(primitive, count)
@@ -585,7 +592,7 @@ def _of_tensors(primitive: Primitive, function: Callable[..., Any]) -> Callable[
             array = x._array
             if x._tangent is not None or array.__class__ is not ndarray:
                 return None
-            if x._dtype is not d and array.dtype.kind not in "iu":
+            if not (array.dtype.kind in "iu" if integers[position] else x._dtype is d):
                 return None
             arrays.append(array)
             needs |= x._requires_grad << position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import tensorplay as tp
-from tensorplay import _detours, _quiet
+from tensorplay import _detours, _native, _quiet
 from tensorplay.autograd import forward_ad
 from tensorplay.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from tensorplay.ops import OPERATORS, Primitive
+from tensorplay.ops.quick import quick_call
 from tests.ops.sampling import Maker, replace
 
 PRIMITIVES = [op for op in OPERATORS.values() if isinstance(op, Primitive)]
@@ -192,6 +194,52 @@ def test_both_ways_tell_the_same(op: Primitive, recorded: bool) -> None:
             full = [given_.get(n, op._defaults.get(n)) for n in op.names]
             taken += op._short(*full) is not None
     assert taken  # the samples reach the short way
+
+
+EVERY_TYPE = [
+    tp.float32, tp.float64, tp.float16, tp.int64, tp.int32, tp.uint8, tp.bool, tp.complex64,
+]  # fmt: skip
+
+
+def in_types(given: Any, types: Any) -> Any:
+    """Return arguments whose tensors have these types, one after the other."""
+    left = iter(types)
+    return replace(given, lambda t: t.detach().to(next(left)))
+
+
+@pytest.mark.parametrize("compiled", [False, True] if _native.core is not None else [False])
+@pytest.mark.parametrize("op", SHORT + WITH_ARGUMENTS, ids=lambda op: op.name)
+def test_both_ways_tell_the_same_of_every_pair_of_types(op: Primitive, compiled: bool) -> None:
+    short = quick_call(op, compiled=compiled)
+    assert short is not None
+    for sample in list(op.samples(Maker(op.name)))[:2]:
+        given_ = dict(zip(op.names, sample.args, strict=False)) | sample.kwargs
+        full = [given_.get(n, op._defaults.get(n)) for n in op.names]
+        seen: list[Any] = []
+        replace(full, lambda t, seen=seen: seen.append(t.dtype) or t)
+        types = [
+            [pair[0], *[t] * i, pair[1], *[t] * (len(seen) - i - 2)]
+            for pair in itertools.product(EVERY_TYPE, repeat=2)
+            for i in range(len(seen) - 1)
+            for t in {pair[0], *seen}
+        ]  # fmt: skip
+        for chosen in types or [[t] for t in EVERY_TYPE]:
+            operands = in_types(full, chosen)
+            count = sum(a.type.is_tensor for a in op.schema.arguments)
+            taken = short(*operands[:count] if op.ufunc is not None else operands)
+            if taken is None:
+                continue
+            assert taken._array.dtype == taken.dtype.numpy, chosen
+            assert facts(lambda r=taken: r) == facts(lambda a=operands: op.apply(tuple(a))), chosen
+
+
+@pytest.mark.parametrize("other", [tp.int64, tp.int32, tp.float64, tp.float16])
+def test_a_weight_of_another_type_is_refused(other: Any) -> None:
+    x, weight, bias = tp.ones(2, 3), tp.ones(4, 3, dtype=other), tp.ones(4, dtype=other)
+    with pytest.raises(RuntimeError, match="expected both arguments to have the same dtype"):
+        tp.nn.functional.linear(x, weight)
+    short, long = both(lambda: tp.nn.functional.linear(x, tp.ones(4, 3), bias))
+    assert short == long
 
 
 @pytest.mark.parametrize("keys", [True, False])

@@ -14,7 +14,7 @@ using namespace tensorplay;
 
 // What the Python code beside the extension expects of it: raised, here and in `_native/__init__.py`,
 // whenever either side changes in a way that the other has to know.
-constexpr long kInterface = 7;
+constexpr long kInterface = 8;
 
 // What Python's table holds in place of a function with more arguments than its own type has.
 template <typename Function>

@@ -65,6 +65,7 @@ struct ShortWay {
   unsigned char saves[1 << kMostTensors];  // kSavesX | …, by which operands need gradients
   unsigned char tensors;   // how many arguments are tensors
   unsigned char optional;  // which of them may be None, as bits
+  unsigned char integers;  // which of them hold integers
   bool elementwise, differentiable, casts, shortened, swaps;
 };
 
@@ -128,8 +129,8 @@ bool synchronise(PyObject* tensor);  // false with an error set
 // Take a plain tensor of one of the types, or a number if `type` is known. Return the type, -1 for a
 // miss or an error.
 int read_tensor(PyObject* tensor, Operand& out);
-// The same of a tensor that has the type, or holds integers. False for a miss or an error.
-bool read_beside(PyObject* tensor, int type, Operand& out);
+// The same of a tensor that has the type, or of one that holds integers. False for a miss or an error.
+bool read_beside(PyObject* tensor, int type, bool integers, Operand& out);
 bool is_tracked(PyObject* tensor);
 bool is_number(PyObject* object);
 

@@ -342,6 +342,8 @@ PyObject* compute_product(PyObject* x, PyObject* y) {
 PyObject* compute_linear(int type, PyArrayObject* x, PyArrayObject* weight, PyArrayObject* bias) {
   if (PyArray_NDIM(x) != 2 || PyArray_NDIM(weight) != 2) return nullptr;
   const npy_intp rows = PyArray_DIM(x, 0), columns = PyArray_DIM(weight, 0);
+  const int number = element_types[type].number;
+  if (PyArray_TYPE(x) != number || PyArray_TYPE(weight) != number) return nullptr;
   if (PyArray_DIM(x, 1) != PyArray_DIM(weight, 1) || rows * columns > kMostDirect ||
       PyArray_SIZE(weight) == 0) {
     return nullptr;

@@ -82,8 +82,9 @@ int read_tensor(PyObject* tensor, Operand& out) {
   return type >= 0 && read_any(tensor, out) ? type : -1;
 }
 
-bool read_beside(PyObject* tensor, int type, Operand& out) {
-  return read_any(tensor, out) && (type_of(tensor) == type || PyArray_ISINTEGER(out.array));
+bool read_beside(PyObject* tensor, int type, bool integers, Operand& out) {
+  if (!read_any(tensor, out)) return false;
+  return integers ? PyArray_ISINTEGER(out.array) : type_of(tensor) == type;
 }
 
 PyObject* finish(PyObject* array, int type) {

@@ -33,7 +33,9 @@ bool Call::read() {
   if (!tensor_layout.is(args_[0]) || (type_ = read_tensor(args_[0], operands_[0])) < 0) return false;
   for (Py_ssize_t i = 0; i < count_; ++i) {
     if (args_[i] == Py_None && (way_->optional & 1 << i) != 0) continue;
-    if (i > 0 && (!tensor_layout.is(args_[i]) || !read_beside(args_[i], type_, operands_[i]))) {
+    const bool integers = (way_->integers & 1 << i) != 0;
+    if (i > 0 && (!tensor_layout.is(args_[i]) ||
+                  !read_beside(args_[i], type_, integers, operands_[i]))) {
       return false;
     }
     if (operands_[i].tracked) needs_ |= 1 << i;

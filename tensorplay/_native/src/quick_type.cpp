@@ -130,6 +130,15 @@ Compiled compiled_of(const char* name) {
   return Compiled::kNothing;
 }
 
+// Which of the first `count` members are true, as bits.
+unsigned char bits_of(PyObject* flags, Py_ssize_t count) {
+  unsigned char found = 0;
+  for (Py_ssize_t i = 0; flags != nullptr && i < count && i < PyTuple_GET_SIZE(flags); ++i) {
+    if (PyTuple_GET_ITEM(flags, i) == Py_True) found |= static_cast<unsigned char>(1 << i);
+  }
+  return found;
+}
+
 }  // namespace
 
 // short_way(kind, primitive, function, *, …): see `quick._compiled`.
@@ -137,18 +146,19 @@ PyObject* short_way(PyObject*, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"kind",        "primitive",      "function",  "compiled", "miss",
                                 "defaults",    "plain",          "converters", "again",   "saves",
                                 "elementwise", "differentiable", "casts",     "shortened", "swaps",
-                                "optional",    nullptr};
+                                "optional",    "integers",       nullptr};
   const char* kind;
   const char* compiled = "";
   PyObject *primitive, *function, *miss = Py_None, *again = Py_None;
   PyObject *defaults = nullptr, *plain = nullptr, *converters = nullptr, *saves = nullptr;
-  PyObject* optional = nullptr;
+  PyObject *optional = nullptr, *integers = nullptr;
   int elementwise = 0, differentiable = 0, casts = 0, shortened = 0, swaps = 0;
   if (!PyArg_ParseTupleAndKeywords(
-          args, kwargs, "sOO|$sOO!O!O!OO!pppppO!", const_cast<char**>(names), &kind, &primitive,
+          args, kwargs, "sOO|$sOO!O!O!OO!pppppO!O!", const_cast<char**>(names), &kind, &primitive,
           &function, &compiled, &miss, &PyTuple_Type, &defaults, &PyTuple_Type, &plain,
           &PyTuple_Type, &converters, &again, &PyTuple_Type, &saves, &elementwise, &differentiable,
-          &casts, &shortened, &swaps, &PyTuple_Type, &optional)) {
+          &casts, &shortened, &swaps, &PyTuple_Type, &optional,
+          &PyTuple_Type, &integers)) {
     return nullptr;
   }
   vectorcallfunc call = call_of(kind);
@@ -161,10 +171,6 @@ PyObject* short_way(PyObject*, PyObject* args, PyObject* kwargs) {
   if (tensors > kMostTensors) {
     PyErr_Format(PyExc_ValueError, "a short way has at most %zd tensors", kMostTensors);
     return nullptr;
-  }
-  unsigned char may_be_none = 0;
-  for (Py_ssize_t i = 0; i < tensors; ++i) {
-    if (PyTuple_GET_ITEM(optional, i) == Py_True) may_be_none |= static_cast<unsigned char>(1 << i);
   }
   unsigned char bits[1 << kMostTensors] = {};
   const Py_ssize_t rows = saves == nullptr ? 0 : PyTuple_GET_SIZE(saves);
@@ -193,7 +199,8 @@ PyObject* short_way(PyObject*, PyObject* args, PyObject* kwargs) {
   way->compiled = compiled_of(compiled);
   std::memcpy(way->saves, bits, sizeof bits);
   way->tensors = static_cast<unsigned char>(tensors);
-  way->optional = may_be_none;
+  way->optional = bits_of(optional, tensors);
+  way->integers = bits_of(integers, tensors);
   way->elementwise = elementwise != 0;
   way->differentiable = differentiable != 0;
   way->casts = casts != 0;
