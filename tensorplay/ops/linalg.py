@@ -284,28 +284,25 @@ def _quick_linear(arrays: tuple[Any, ...], _: tuple[Any, ...]) -> Any:
     return quietly(np.add, product, bias, product)
 
 
-def _rows(x: Any, columns: int) -> Any:
-    """Return `x` as a matrix of this many columns."""
-    return reshape.run(x, (math.prod(x.shape) // max(columns, 1), columns))
+def _matrix(x: Any, leading: int) -> Any:
+    """Return `x` as a matrix with a row for each index of its leading dimensions."""
+    return reshape.run(x, (math.prod(x.shape[:leading]), math.prod(x.shape[leading:])))
 
 
 def _linear_grad(g: Any, s: Any) -> Any:
     """Return the gradient of the product as a matrix with a row for each row of the input."""
     shape = (*s.specs["input"].shape[:-1], *s.specs["weight"].shape[:-1])
-    return _rows(
-        g if g.shape == shape else g.sum_to_size(shape),
-        math.prod(shape[s.specs["input"].ndim - 1 :]),
-    )
+    return _matrix(g if g.shape == shape else g.sum_to_size(shape), s.specs["input"].ndim - 1)
 
 
 def _linear_grad_input(g: Any, s: Any) -> Any:
     shape = s.specs["input"].shape
-    weight = _conj(_rows(s.weight, shape[-1]))
+    weight = _conj(_matrix(s.weight, s.weight.ndim - 1))
     return reshape.run(matmul.run(_linear_grad(g, s), weight), shape)
 
 
 def _linear_grad_weight(g: Any, s: Any) -> Any:
-    x = _conj(_rows(s.input, s.input.shape[-1]))
+    x = _conj(_matrix(s.input, s.input.ndim - 1))
     return reshape.run(matmul.run(_linear_grad(g, s).t(), x), s.specs["weight"].shape)
 
 
@@ -350,6 +347,9 @@ linear = Primitive(
         Sample((make(2, 3), make(3)), name="one feature"),
         Sample((make(3), make(3), make(2, 1)), name="larger bias"),
         Sample((make(0, 3), make(4, 3), make(4)), name="no rows"),
+        Sample((make(2, 0), make(4, 0), make(4)), name="no features"),
+        Sample((make(2, 2, 3), make(0, 3), make(0)), name="no features of the result"),
+        Sample((make(2, 0), make(0)), name="a vector of no features"),
         Sample((make(3, 2).t(), make(3, 4).t(), make(4)), name="transposed"),
     ],
 )

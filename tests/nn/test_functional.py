@@ -668,3 +668,20 @@ def test_weight_norm() -> None:
         nn.utils.weight_norm(net, "other")
     nn.utils.weight_norm(net, dim=None)
     assert net.weight_g.shape == ()
+
+
+@pytest.mark.parametrize(
+    ("size", "weight"),
+    [((2, 0), (4, 0)), ((5, 2, 0), (4, 0)), ((0,), (4, 0)), ((2, 3), (0, 3)), ((3,), (0, 3)),
+     ((2, 0), (0,)), ((0, 0), (4, 0)), ((2, 0), (0, 0))],
+)  # fmt: skip
+def test_gradients_of_linear_without_features(size: Any, weight: Any) -> None:
+    x, w = tp.ones(*size, requires_grad=True), tp.ones(*weight, requires_grad=True)
+    b = tp.ones(*weight[:-1], requires_grad=True)
+    y = F.linear(x, w, b)
+    assert (y == 1).all()
+    y.sum().backward()
+    assert (x.grad.shape, w.grad.shape) == (x.shape, w.shape)
+    assert not x.grad.any()
+    assert not w.grad.any()
+    assert b.grad.tolist() == tp.full(b.shape, float(math.prod(size[:-1]))).tolist()
