@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -234,16 +234,32 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for p in self._step_together(group):
-                if p._grad is not None:
-                    self._step_one(p, group)
+            for p in group["params"]:
+                grad: Any = p._grad
+                if grad is not None and grad._array.shape != p._array.shape:
+                    self._refuse_gradient(p, grad)
+        for group in self.param_groups:
+            left = self._step_together(group)
+            if left:
+                with np.errstate(all="ignore"):  # as the operators, kernels and joint steps are
+                    for p in left:
+                        if p._grad is not None:
+                            self._step_one(p, group)
         for hook in tuple(self._hooks["after"].values()):
             hook(self, () if closure is None else (closure,), {})
         return loss
 
-    def _step_together(self, group: dict[str, Any]) -> list[Tensor]:
+    def _refuse_gradient(self, p: Tensor, grad: Tensor) -> NoReturn:
+        # Since `p.data` was set: NumPy would repeat a smaller one. No parameter has changed yet.
+        message = (
+            f"[{self._name}] a gradient has shape {list(grad.shape)}, its parameter "
+            f"{list(p.shape)}. Write optimizer.zero_grad() and compute it anew."
+        )
+        raise RuntimeError(message)
+
+    def _step_together(self, group: dict[str, Any]) -> Sequence[Tensor]:
         """Step with the parameters that one call can take, and return the others."""
-        params: list[Tensor] = group["params"]
+        params: Sequence[Tensor] = group["params"]
         return params
 
     def _step_one(self, p: Tensor, group: dict[str, Any]) -> None:
@@ -257,12 +273,6 @@ class Optimizer:
                 )
                 raise NotImplementedError(message)
             return
-        if x.shape != g.shape:  # since `p.data` was set: NumPy would repeat a smaller one
-            message = (
-                f"[{self._name}] a gradient has shape {list(g.shape)}, its parameter "
-                f"{list(x.shape)}. Write optimizer.zero_grad() and compute it anew."
-            )
-            raise RuntimeError(message)
         state = self.state[p]
         p._bump_version()
         kind = x.dtype.char

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,10 @@ from tensorplay.optim import fused as formulas
 from tensorplay.optim.optimizer import Array, Optimizer, at_least
 
 __all__ = ["SGD"]
+
+
+#: What a joint step stands for: a derived class that has its own of these steps one by one.
+_STEPS = ("_step_one", "_update", "_fuses", "_with_decay", "_temporary")
 
 
 def _is_float32(value: Any) -> bool:
@@ -93,13 +98,16 @@ class SGD(Optimizer):
             )
             raise ValueError(message)
 
-    def _step_together(self, group: dict[str, Any]) -> list[Tensor]:
-        params: list[Tensor] = group["params"]
+    def _step_together(self, group: dict[str, Any]) -> Sequence[Tensor]:
+        params: Sequence[Tensor] = group["params"]
+        cls = type(self)
+        if cls is not SGD and any(getattr(cls, n) is not getattr(SGD, n) for n in _STEPS):
+            return params
         numbers = tuple([group[name] for name in ("lr", "weight_decay", "momentum", "dampening")])
         if _native.core is None or group["fused"] or not all(map(_is_float32, numbers)):
             return params
         lr, decay, momentum, dampening = numbers
-        left: list[Tensor] = _native.core.descend(
+        left: list[Tensor] = _native.core.sgd_step(
             *(params, self.state, formulas.LEAST, lr, decay, momentum, 1 - dampening),
             *(bool(group["nesterov"]), bool(group["maximize"])),
         )

@@ -650,7 +650,7 @@ def test_what_the_extension_leaves_to_numpy() -> None:
     def left(p: Any, **changed: Any) -> list[Any]:
         options = {"most": 100, "momentum": 0.0, **changed}
         state = changed.get("state", {p: {}})
-        return _native.core.descend(
+        return _native.core.sgd_step(
             [p], state, options["most"], 0.1, 0.0, options["momentum"], 1.0, False, False
         )
 
@@ -679,3 +679,60 @@ def test_what_the_extension_leaves_to_numpy() -> None:
     assert left(p, momentum=0.5, state={p: {"momentum_buffer": tp.ones(3)}})[0] is p
     with pytest.raises(KeyError):
         left(p, state={})
+
+
+def _filled(values: Any, grad: float) -> Any:
+    p = nn.Parameter(tp.tensor(values))
+    p.grad = tp.full(p.shape, grad)
+    return p
+
+
+def test_parameters_of_a_group_may_be_a_tuple() -> None:
+    p = _filled([1.0, 2.0], 1.0)
+    optimizer = optim.SGD([p], lr=0.5)
+    optimizer.param_groups[0]["params"] = (p,)
+    optimizer.step()
+    assert p.tolist() == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("method", [optim.SGD, optim.Adam])
+@pytest.mark.parametrize("groups", [False, True])
+def test_a_gradient_of_another_shape_is_found_before_any_step(method: Any, groups: bool) -> None:
+    first, wrong, last = (_filled([1.0, 2.0], 1.0) for _ in range(3))
+    wrong.data = tp.ones(3)
+    params = [first, wrong, last]
+    optimizer = method([{"params": [p]} for p in params] if groups else params, lr=0.5)
+    with pytest.raises(RuntimeError, match=r"a gradient has shape \[2\], its parameter \[3\]"):
+        optimizer.step()
+    assert [p.tolist() for p in (first, last)] == [[1.0, 2.0]] * 2
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize("method", [optim.SGD, optim.Adam])
+@pytest.mark.parametrize("size", [2, 1 << 17])
+@pytest.mark.parametrize("fused", [False, None])
+@pytest.mark.filterwarnings("error")
+def test_steps_that_overflow_warn_at_no_size(method: Any, size: int, fused: Any) -> None:
+    p = _filled([1e38] * size, -3e38)
+    method([p], lr=10.0, weight_decay=1e5, fused=fused).step()
+    assert not p.isfinite().all() or method is optim.Adam
+
+
+def test_a_derived_class_steps_in_its_own_way() -> None:
+    class Halves(optim.SGD):
+        def _update(self, x: Any, g: Any, state: Any, group: Any) -> None:
+            x *= 0.5
+
+    class Doubles(optim.SGD):
+        def _step_one(self, p: Any, group: Any) -> None:
+            p._array *= 2
+
+    class Plain(optim.SGD):
+        pass
+
+    found = []
+    for method in (Halves, Doubles, Plain):
+        p = _filled([2.0], 1.0)
+        method([p], lr=0.5).step()
+        found.append(p.item())
+    assert found == [1.0, 4.0, 1.5]

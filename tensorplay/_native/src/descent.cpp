@@ -14,7 +14,7 @@ struct Options {
 
 // The operations are those of NumPy, one after the other, each rounded to the type.
 template <typename T>
-void descend_by(T* x, const T* gradient, T* buffer, bool first, npy_intp count,
+void step_by(T* x, const T* gradient, T* buffer, bool first, npy_intp count,
                 const Options& options) {
   const T lr = static_cast<T>(options.lr), decay = static_cast<T>(options.decay);
   const T momentum = static_cast<T>(options.momentum), share = static_cast<T>(options.share);
@@ -92,41 +92,41 @@ Answer step(PyObject* parameter, PyObject* states, npy_intp most, const Options&
   if (!bump_version(parameter)) return Answer::kError;
   const npy_intp count = PyArray_SIZE(x);
   if (PyArray_TYPE(x) == NPY_FLOAT) {
-    descend_by(static_cast<npy_float*>(PyArray_DATA(x)), static_cast<npy_float*>(PyArray_DATA(g)),
-               buffer == nullptr ? nullptr : static_cast<npy_float*>(PyArray_DATA(buffer)), first,
-               count, options);
+    step_by(static_cast<npy_float*>(PyArray_DATA(x)), static_cast<npy_float*>(PyArray_DATA(g)),
+            buffer == nullptr ? nullptr : static_cast<npy_float*>(PyArray_DATA(buffer)), first, count,
+            options);
   } else {
-    descend_by(static_cast<npy_double*>(PyArray_DATA(x)), static_cast<npy_double*>(PyArray_DATA(g)),
-               buffer == nullptr ? nullptr : static_cast<npy_double*>(PyArray_DATA(buffer)), first,
-               count, options);
+    step_by(static_cast<npy_double*>(PyArray_DATA(x)), static_cast<npy_double*>(PyArray_DATA(g)),
+            buffer == nullptr ? nullptr : static_cast<npy_double*>(PyArray_DATA(buffer)), first, count,
+            options);
   }
   return Answer::kDone;
 }
 
 }  // namespace
 
-PyObject* descend(PyObject*, PyObject* args) {
-  PyObject *parameters, *states;
+PyObject* sgd_step(PyObject*, PyObject* args) {
+  PyObject *given, *states;
   Py_ssize_t most;
   Options options{};
-  if (!PyArg_ParseTuple(args, "O!Onddddpp", &PyList_Type, &parameters, &states, &most, &options.lr,
-                        &options.decay, &options.momentum, &options.share, &options.nesterov,
+  if (!PyArg_ParseTuple(args, "OOnddddpp", &given, &states, &most, &options.lr, &options.decay,
+                        &options.momentum, &options.share, &options.nesterov,
                         &options.maximize)) {
     return nullptr;
   }
-  PyObject* left = PyList_New(0);
-  if (left == nullptr) return nullptr;
+  Ref parameters = Ref::take(PySequence_Fast(given, "expected a sequence of parameters"));
+  Ref left = Ref::take(parameters ? PyList_New(0) : nullptr);
+  if (!left) return nullptr;
   const bool reads = is_engine_ready() && !has_detours();
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parameters); ++i) {
-    Ref parameter = Ref::share(PyList_GET_ITEM(parameters, i));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(parameters.get()); ++i) {
+    Ref parameter = Ref::share(PySequence_Fast_GET_ITEM(parameters.get(), i));
     const Answer answer = reads ? step(parameter.get(), states, most, options) : Answer::kNo;
     if (answer == Answer::kError ||
-        (answer == Answer::kNo && PyList_Append(left, parameter.get()) != 0)) {
-      Py_DECREF(left);
+        (answer == Answer::kNo && PyList_Append(left.get(), parameter.get()) != 0)) {
       return nullptr;
     }
   }
-  return left;
+  return left.give();
 }
 
 bool prepare_descent() {

@@ -6,7 +6,7 @@
 
 namespace tensorplay {
 
-PyObject* descend(PyObject* module, PyObject* args);
+PyObject* sgd_step(PyObject* module, PyObject* args);
 bool prepare_descent();
 
 }  // namespace tensorplay

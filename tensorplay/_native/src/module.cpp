@@ -125,8 +125,8 @@ PyMethodDef methods[] = {
     {"place_class", method(place_class), METH_FASTCALL,
      "place_class(fallback, g, target, dim, ignore_index, classes): as fallback places them; one "
      "element of g stands for all."},
-    {"descend", descend, METH_VARARGS,
-     "descend(parameters, states, most, lr, decay, momentum, share, nesterov, maximize): step with "
+    {"sgd_step", sgd_step, METH_VARARGS,
+     "sgd_step(parameters, states, most, lr, decay, momentum, share, nesterov, maximize): step with "
      "the parameters of fewer elements than `most`, and return those that are left to NumPy."},
     {"softmax", method(softmax), METH_FASTCALL,
      "softmax(x, logarithm): the softmax along the last dimension, or its logarithm."},
