@@ -73,8 +73,8 @@ def _class_places(target: Any, ignore_index: int) -> tuple[Any, Any]:
     return places, (*places, target.reshape(target.shape or (1,))[places])
 
 
-def _pick(x: Any, target: Any, dim: int, ignore_index: int) -> Any:
-    _check_range("nll_loss", target, ignore_index, x.shape[dim])
+def _pick(x: Any, target: Any, dim: int, ignore_index: int, function: str) -> Any:
+    _check_range(function, target, ignore_index, x.shape[dim])
     out = np.zeros(target.shape, x.dtype)
     places, elements = _class_places(target, ignore_index)
     rows = np.moveaxis(x, dim, -1).reshape(*(target.shape or (1,)), x.shape[dim])
@@ -93,10 +93,11 @@ def _place(g: Any, target: Any, dim: int, ignore_index: int, classes: int) -> An
 
 
 _pick_class = Primitive(
-    "_pick_class(Tensor input, Tensor target, int dim, int ignore_index) -> Tensor",
-    "The element at the class `target` along `dim`, 0 where `target` is `ignore_index`.",
+    "_pick_class(Tensor input, Tensor target, int dim, int ignore_index, str function) -> Tensor",
+    "The element at the class `target` along `dim`, 0 where `target` is `ignore_index`; "
+    "errors name `function`.",
     _pick,
-    rule=lambda x, target, dim, ignore_index: Spec(target.shape, x.dtype),
+    rule=lambda x, target, dim, ignore_index, function: Spec(target.shape, x.dtype),
     vjp={
         "input": Vjp(
             lambda g, s: _place_class.apply(
@@ -110,9 +111,9 @@ _pick_class = Primitive(
     function=False,
     method=False,
     samples=lambda make: [
-        Sample((make(3, 4), _labels(1, -1, 3), 1, -1), name="rows"),
-        Sample((make(2, 3, 2), _labels([1, 0], [2, 2]), 1, -1), name="positions"),
-        Sample((make(4), wrap(np.array(2)), 0, -1), name="one"),
+        Sample((make(3, 4), _labels(1, -1, 3), 1, -1, "nll_loss"), name="rows"),
+        Sample((make(2, 3, 2), _labels([1, 0], [2, 2]), 1, -1, "nll_loss"), name="positions"),
+        Sample((make(4), wrap(np.array(2)), 0, -1, "nll_loss"), name="one"),
     ],
     raises="all",
 )
@@ -125,7 +126,10 @@ _place_class: Primitive = Primitive(
         (*target.shape[:dim], classes, *target.shape[dim:]), g.dtype
     ),
     vjp={
-        "input": Vjp(lambda g, s: _pick_class.apply((g, s.target, s.dim, s.ignore_index)), "target")
+        "input": Vjp(
+            lambda g, s: _pick_class.apply((g, s.target, s.dim, s.ignore_index, "nll_loss")),
+            "target",
+        )
     },
     jvp="linear",
     check_first=False,
@@ -153,11 +157,11 @@ def _nll(
 ) -> tuple[Any, Any]:
     """Return the losses and their total weight: the number of targets that count, or a tensor."""
     dim = _check_classes(name, x, target, weight, ignore_index)
-    loss: Any = -_pick_class.apply((x, target, dim, ignore_index))
+    loss: Any = -_pick_class.apply((x, target, dim, ignore_index, name))
     total: Any
     if weight is not None:
         wide = expand.run(_beside(weight, x, dim), tuple(x.shape))
-        scale: Any = _pick_class.apply((wide, target, dim, ignore_index))
+        scale: Any = _pick_class.apply((wide, target, dim, ignore_index, name))
         loss, total = loss * scale, scale.sum()
     else:
         total = _count(target, ignore_index)
@@ -175,7 +179,7 @@ def _beside(weight: Tensor, x: Tensor, dim: int) -> Any:
 
 def _mean_at_class(x: Any, target: Any, ignore_index: int) -> Any:
     dim = 0 if x.ndim == 1 else 1
-    loss = np.negative(_pick(x, target, dim, ignore_index))
+    loss = np.negative(_pick(x, target, dim, ignore_index, "nll_loss"))
     total = np.count_nonzero(target != ignore_index)
     axes = tuple(range(loss.ndim))
     return np.true_divide(add_up(loss, axes), total).astype(x.dtype, copy=False)
@@ -220,7 +224,7 @@ def _mean_at_class_vjp(g: Any, s: Any) -> Any:
 
 
 def _mean_of_picked(x: Any, target: Any, ignore_index: int) -> Any:
-    loss = -_pick_class.apply((x, target, 0 if x.ndim == 1 else 1, ignore_index))
+    loss = -_pick_class.apply((x, target, 0 if x.ndim == 1 else 1, ignore_index, "nll_loss"))
     return loss.sum() / _count(target, ignore_index)
 
 
@@ -252,10 +256,11 @@ def _class_loss(
     if reduction == "mean" and plain:
         short: Any = mean_at_class._short
         found = short(x, target, ignore_index)  # refuses what is checked below
-        if found is None:
+        if found is None and all(isinstance(t._array, np.ndarray) for t in (x, target)):
             _check_classes(name, x, target, weight, ignore_index)
             found = mean_at_class.apply((x, target, ignore_index))
-        return found
+        if found is not None:
+            return found  # else batched or captured: what finds a wrong class later knows the name
     loss, total = _nll(name, x, target, weight, ignore_index, smoothing)
     # The mean is one over the total weight of the classes that were met.
     return loss.sum() / total if reduction == "mean" else reduced_loss(name, loss, reduction)

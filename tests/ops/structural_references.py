@@ -219,7 +219,7 @@ def nll(
     return loss.sum() / total if reduction == "mean" else reduced(loss, reduction)
 
 
-def pick(x: Any, target: Any, dim: int, ignore_index: int) -> Any:
+def pick(x: Any, target: Any, dim: int, ignore_index: int, _: str) -> Any:
     out = np.zeros(target.shape)
     for place in np.ndindex(target.shape):
         if target[place] != ignore_index:

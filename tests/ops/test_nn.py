@@ -238,3 +238,17 @@ def test_small_network_learns() -> None:
                 p.sub_(g)
         losses.append(loss.item())
     assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"weight": tp.ones(3)}], ids=str)
+def test_a_wrong_class_names_the_function_that_was_called(name: str, options: Any) -> None:
+    def loss(x: Any, target: Any) -> Any:
+        return getattr(tp.nn.functional, name)(x, target, **options)
+
+    x, wrong = tp.ones(2, 3), tp.tensor([0, 5])
+    compiled = tp.compile(loss)
+    compiled(x, tp.tensor([0, 1]))
+    for call in (loss, compiled, lambda x, t: tp.func.vmap(loss)(x[None], t[None])):
+        with pytest.raises(IndexError, match=rf"\[{name}\] argument 'target': Target 5"):
+            call(x, wrong)

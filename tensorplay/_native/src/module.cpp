@@ -121,7 +121,7 @@ PyMethodDef methods[] = {
     {"sum_rows", method(sum_rows), METH_FASTCALL,
      "sum_rows(fallback, x, size): the sum of the rows of a matrix, as fallback(x, size) gives it."},
     {"pick_class", method(pick_class), METH_FASTCALL,
-     "pick_class(fallback, x, target, dim, ignore_index): as fallback picks the classes."},
+     "pick_class(fallback, x, target, dim, ignore_index, function): as fallback picks them."},
     {"place_class", method(place_class), METH_FASTCALL,
      "place_class(fallback, g, target, dim, ignore_index, classes): as fallback places them; one "
      "element of g stands for all."},

@@ -182,17 +182,17 @@ PyObject* sum_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 PyObject* pick_class(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (too_few(count, 5)) return nullptr;
+  if (too_few(count, 6)) return nullptr;
   int64_t ignored;
   if (!is_plain_array(args[1], 2) || !is_float(args[1]) ||
       !read_targets(args[2], args[3], args[4], &ignored)) {
-    return fall_back(args, 4);
+    return fall_back(args, 5);
   }
   PyArrayObject* x = as_array(args[1]);
   PyArrayObject* target = as_array(args[2]);
   const npy_intp rows = PyArray_DIM(x, 0);
   if (PyArray_DIM(target, 0) != rows || !in_range(target, ignored, PyArray_DIM(x, 1))) {
-    return fall_back(args, 4);
+    return fall_back(args, 5);
   }
   PyObject* made = zeros(1, &rows, x);
   if (made == nullptr) return nullptr;

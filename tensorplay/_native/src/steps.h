@@ -13,7 +13,7 @@ PyObject* multiply_turned(PyObject* module, PyObject* const* args, Py_ssize_t co
 // sum_rows(fallback, x, size)
 PyObject* sum_rows(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
-// pick_class(fallback, x, target, dim, ignore_index)
+// pick_class(fallback, x, target, dim, ignore_index, function)
 PyObject* pick_class(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
 // place_class(fallback, g, target, dim, ignore_index, classes)

@@ -83,7 +83,7 @@ def test_classes_are_picked_and_placed_as_by_numpy(data: Any, rows: int, classes
     x = np.random.default_rng(0).standard_normal((classes, rows)).astype(np.float32).T
     pick, place = OPERATORS["_pick_class"].impl, OPERATORS["_place_class"].impl
     for native, own, arguments in (
-        (core.pick_class, pick, (x, target, 1, -1)),
+        (core.pick_class, pick, (x, target, 1, -1, "cross_entropy")),
         (core.place_class, place, (x[:, 0], target, 1, -1, classes)),
     ):
         try:
