@@ -21,11 +21,6 @@ namespace {
 PyObject* silence = nullptr;
 PyObject* restore = nullptr;
 
-struct Loop {
-  PyUFuncGenericFunction function = nullptr;
-  void* data = nullptr;
-};
-
 enum Kind : int { kGradient, kOut, kArgument, kConstant, kStep };
 
 struct Operand {
@@ -49,19 +44,6 @@ struct Program {
 };
 
 Program* program_of(PyObject* object) { return reinterpret_cast<Program*>(object); }
-
-// The inner loop of a function for operands and result of one type, or none.
-Loop loop_of(PyObject* ufunc, int type) {
-  auto* known = reinterpret_cast<PyUFuncObject*>(ufunc);
-  if (known->functions == nullptr || known->types == nullptr || known->nout != 1) return {};
-  for (int i = 0; i < known->ntypes; ++i) {
-    const char* types = known->types + static_cast<npy_intp>(i) * known->nargs;
-    bool fits = true;
-    for (int j = 0; fits && j < known->nargs; ++j) fits = types[j] == type;
-    if (fits) return {known->functions[i], known->data == nullptr ? nullptr : known->data[i]};
-  }
-  return {};
-}
 
 // Which loop is for the elements of an array: 0 for float32, 1 for float64, -1 for none.
 int number_of_loop(PyArrayObject* array) {
@@ -133,7 +115,7 @@ PyObject* run_loop(const Loop* loops, PyObject* const* operands, int count, int 
       return nullptr;
     }
   }
-  if (whole == nullptr || loops[number].function == nullptr) return nullptr;
+  if (whole == nullptr || loops[number].run == nullptr) return nullptr;
   Number numbers[2];
   for (int i = 0; i < count; ++i) {
     if (PyArray_CheckExact(operands[i])) continue;
@@ -148,7 +130,7 @@ PyObject* run_loop(const Loop* loops, PyObject* const* operands, int count, int 
     steps[i] = 0;
   }
   const npy_intp size = PyArray_SIZE(whole);
-  if (size == 0 || size > kMostOfAFewElements) return nullptr;
+  if (size == 0 || size > kMostDirectElements) return nullptr;
   PyObject* result = nullptr;
   if (reused >= 0) {
     PyArrayObject* memory = as_array(operands[reused]);
@@ -165,7 +147,7 @@ PyObject* run_loop(const Loop* loops, PyObject* const* operands, int count, int 
   }
   pointers[count] = PyArray_BYTES(as_array(result));
   steps[count] = PyArray_ITEMSIZE(as_array(result));
-  loops[number].function(pointers, &size, steps, loops[number].data);
+  loops[number].run(pointers, &size, steps, loops[number].data);
   return result;
 }
 

@@ -13,17 +13,12 @@
 #include <numpy/arrayobject.h>
 #include <numpy/ufuncobject.h>
 
-namespace tensorplay {
+#include "loops.h"
 
-inline PyArrayObject* as_array(PyObject* object) {
-  return reinterpret_cast<PyArrayObject*>(object);
-}
+namespace tensorplay {
 
 // Whether what a slot holds, which may be nothing, is an array of NumPy and of no subclass.
 inline bool is_array(PyObject* object) { return object != nullptr && PyArray_CheckExact(object); }
-
-// Whose work NumPy does on an array of so many elements is worth its way of calling.
-constexpr npy_intp kMostOfAFewElements = 4096;
 
 // NumPy's state of warnings, which may be silenced while NumPy computes, and nowhere else: people's
 // code sees it as they left it.

@@ -115,7 +115,7 @@ PyObject* set_plain_call(PyObject* object, PyObject* args) {
   Py_XSETREF(self->function, function);
   self->count = count;
   self->none_is_plain = none_is_plain != 0;
-  self->direct = {count <= kMostDirect ? handle : nullptr, views};
+  self->direct = {count <= kMostDirectArguments ? handle : nullptr, views};
   Py_RETURN_NONE;
 }
 

@@ -72,15 +72,15 @@ class Arguments {
     return Added::kYes;
   }
 
-  FfiAny values[kMostDirect];
+  FfiAny values[kMostDirectArguments];
   int count = 0;
   bool has_tensor = false;
 
  private:
-  DLTensor view_[kMostDirect];
+  DLTensor view_[kMostDirectArguments];
   int64_t sizes_[kMostSizes];
-  PyObject* array_[kMostDirect];
-  void* tensor_[kMostDirect];
+  PyObject* array_[kMostDirectArguments];
+  void* tensor_[kMostDirectArguments];
   int arrays_ = 0;
   int tensors_ = 0;
   int used_ = 0;

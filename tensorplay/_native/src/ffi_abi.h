@@ -67,7 +67,7 @@ PyObject* configure_ffi(PyObject* module, PyObject* args);
 PyObject* given(const FfiAny& value);
 
 // direct_call.cpp: a call of a kernel without the engine's Python layer.
-constexpr int kMostDirect = 16;  // arguments
+constexpr int kMostDirectArguments = 16;  // arguments
 
 struct DirectCall {
   void* function = nullptr;  // the engine's object, held by others; null: there is no such way

@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <utility>
 
-#include "quick.h"
+#include "classes.h"
 #include "ref.h"
 
 namespace tensorplay {
@@ -19,7 +19,7 @@ struct Functions {
 
 // The type of an array of one of the two types that lies in one run of memory and is not too large,
 // -1 of others.
-int type_of_run(PyObject* object, npy_intp most = kMostDirect) {
+int type_of_run(PyObject* object, npy_intp most = kMostDirectElements) {
   if (!PyArray_CheckExact(object)) return -1;
   auto* array = reinterpret_cast<PyArrayObject*>(object);
   if (!PyArray_ISCARRAY_RO(array) || PyArray_SIZE(array) > most) return -1;
@@ -40,8 +40,6 @@ PyObject* array_like(PyArrayObject* x) {
   return PyArray_NewFromDescr(&PyArray_Type, descr, PyArray_NDIM(x), PyArray_DIMS(x), nullptr,
                               nullptr, 0, nullptr);
 }
-
-PyArrayObject* array(PyObject* object) { return reinterpret_cast<PyArrayObject*>(object); }
 
 void run(const Loop& loop, char* x, npy_intp x_step, char* y, npy_intp y_step, char* out,
          npy_intp out_step, npy_intp count) {
@@ -79,7 +77,12 @@ bool find(std::initializer_list<std::pair<Loop*, PyObject*>> wanted, int type) {
 }
 
 bool has_rows(PyObject* x) {
-  return PyArray_NDIM(array(x)) > 0 && PyArray_SIZE(array(x)) > 0;
+  return PyArray_NDIM(as_array(x)) > 0 && PyArray_SIZE(as_array(x)) > 0;
+}
+
+PyObject* nothing() {
+  if (PyErr_Occurred()) return nullptr;
+  Py_RETURN_NONE;
 }
 
 }  // namespace
@@ -95,17 +98,14 @@ PyObject* softmax(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   const bool logarithm = args[1] == Py_True;
   const Loop* sum = sum_loop(type);
-  if (sum == nullptr) {
-    if (PyErr_Occurred()) return nullptr;
-    Py_RETURN_NONE;
-  }
-  const Rows rows(array(args[0]));
-  Ref result = Ref::take(array_like(array(args[0])));
-  Ref powers = !result || !logarithm ? Ref() : Ref::take(array_like(array(args[0])));
+  if (sum == nullptr) return nothing();
+  const Rows rows(as_array(args[0]));
+  Ref result = Ref::take(array_like(as_array(args[0])));
+  Ref powers = !result || !logarithm ? Ref() : Ref::take(array_like(as_array(args[0])));
   if (!result || (logarithm && !powers)) return nullptr;
-  char* x = PyArray_BYTES(array(args[0]));
-  char* out = PyArray_BYTES(array(result.get()));
-  char* e = logarithm ? PyArray_BYTES(array(powers.get())) : out;
+  char* x = PyArray_BYTES(as_array(args[0]));
+  char* out = PyArray_BYTES(as_array(result.get()));
+  char* e = logarithm ? PyArray_BYTES(as_array(powers.get())) : out;
   const npy_intp item = rows.item, length = rows.columns * item;
   for (npy_intp i = 0; i < rows.count; ++i) {
     Cell cell;
@@ -131,25 +131,22 @@ PyObject* softmax_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const int type = type_of_run(args[0]);
   Loop subtract, multiply, exp;
   if (type < 0 || type_of_run(args[1]) != type || !has_rows(args[1]) ||
-      !of_one_shape(array(args[0]), array(args[1])) ||
+      !of_one_shape(as_array(args[0]), as_array(args[1])) ||
       !find({{&subtract, functions.subtract}, {&multiply, functions.multiply},
              {&exp, functions.exp}}, type)) {
     Py_RETURN_NONE;
   }
   const bool logarithm = args[2] == Py_True;
   const Loop* sum = sum_loop(type);
-  if (sum == nullptr) {
-    if (PyErr_Occurred()) return nullptr;
-    Py_RETURN_NONE;
-  }
-  const Rows rows(array(args[1]));
-  Ref result = Ref::take(array_like(array(args[1])));
-  Ref scratch = !result ? Ref() : Ref::take(array_like(array(args[1])));
+  if (sum == nullptr) return nothing();
+  const Rows rows(as_array(args[1]));
+  Ref result = Ref::take(array_like(as_array(args[1])));
+  Ref scratch = !result ? Ref() : Ref::take(array_like(as_array(args[1])));
   if (!scratch) return nullptr;
-  char* g = PyArray_BYTES(array(args[0]));
-  char* p = PyArray_BYTES(array(args[1]));
-  char* out = PyArray_BYTES(array(result.get()));
-  char* spare = PyArray_BYTES(array(scratch.get()));
+  char* g = PyArray_BYTES(as_array(args[0]));
+  char* p = PyArray_BYTES(as_array(args[1]));
+  char* out = PyArray_BYTES(as_array(result.get()));
+  char* spare = PyArray_BYTES(as_array(scratch.get()));
   const npy_intp item = rows.item, length = rows.columns * item;
   const npy_intp all = rows.count * rows.columns;
   if (logarithm) {  // g - exp(out) * sum(g)
@@ -186,15 +183,15 @@ PyObject* relu_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
   // Of any size: NumPy's choice takes a branch per element.
   const int type = type_of_run(args[0], NPY_MAX_INTP);
   if (type < 0 || type_of_run(args[1], NPY_MAX_INTP) != type ||
-      !of_one_shape(array(args[0]), array(args[1]))) {
+      !of_one_shape(as_array(args[0]), as_array(args[1]))) {
     Py_RETURN_NONE;
   }
-  PyObject* result = array_like(array(args[0]));
+  PyObject* result = array_like(as_array(args[0]));
   if (result == nullptr) return nullptr;
-  const npy_intp size = PyArray_SIZE(array(args[0]));
-  void *g = PyArray_DATA(array(args[0])), *y = PyArray_DATA(array(args[1]));
-  void* out = PyArray_DATA(array(result));
-  PyThreadState* thread = size > kMostDirect ? PyEval_SaveThread() : nullptr;
+  const npy_intp size = PyArray_SIZE(as_array(args[0]));
+  void *g = PyArray_DATA(as_array(args[0])), *y = PyArray_DATA(as_array(args[1]));
+  void* out = PyArray_DATA(as_array(result));
+  PyThreadState* thread = size > kMostDirectElements ? PyEval_SaveThread() : nullptr;
   if (type == 0) {
     keep_where_positive(static_cast<npy_float*>(g), static_cast<npy_float*>(y),
                         static_cast<npy_float*>(out), size);
@@ -208,52 +205,20 @@ PyObject* relu_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 namespace {
 
-// Classes as int64 in one run of memory, of which one is ignored and the others lie in range.
-struct Classes {
-  const npy_int64* places = nullptr;
-  npy_intp count = 0;
-  npy_intp counted = 0;
-  npy_int64 ignored = 0;
-
-  // False for None or an error.
-  bool read(PyObject* target, PyObject* ignore, npy_intp classes) {
-    if (!PyArray_CheckExact(target) || PyArray_TYPE(array(target)) != NPY_INT64 ||
-        PyArray_NDIM(array(target)) != 1 || !PyArray_ISCARRAY_RO(array(target)) ||
-        !PyLong_CheckExact(ignore)) {
-      return false;
-    }
-    ignored = PyLong_AsLongLong(ignore);
-    if (ignored == -1 && PyErr_Occurred()) return false;
-    places = static_cast<const npy_int64*>(PyArray_DATA(array(target)));
-    count = PyArray_SIZE(array(target));
-    for (npy_intp i = 0; i < count; ++i) {
-      if (places[i] == ignored) continue;
-      if (places[i] < 0 || places[i] >= classes) return false;
-      ++counted;
-    }
-    return true;
-  }
-};
-
-PyObject* nothing() {
-  if (PyErr_Occurred()) return nullptr;
-  Py_RETURN_NONE;
-}
-
 template <typename T>
 PyObject* mean_of(const T* x, npy_intp columns, const Classes& classes, int type, const Loop& sum) {
   Ref losses = Ref::take(PyArray_SimpleNew(1, &classes.count, element_types[type].number));
   Ref result = Ref::take(PyArray_SimpleNew(0, nullptr, element_types[type].number));
   if (!losses || !result) return nullptr;
-  T* loss = static_cast<T*>(PyArray_DATA(array(losses.get())));
+  T* loss = static_cast<T*>(PyArray_DATA(as_array(losses.get())));
   for (npy_intp i = 0; i < classes.count; ++i) {
-    loss[i] = classes.places[i] == classes.ignored ? T(0) : x[i * columns + classes.places[i]];
+    loss[i] = classes.is_ignored(i) ? T(0) : x[i * columns + classes.at(i)];
     loss[i] = -loss[i];
   }
   T total = 0;
   char* one = reinterpret_cast<char*>(&total);
   run(sum, one, 0, reinterpret_cast<char*>(loss), sizeof(T), one, 0, classes.count);
-  *static_cast<T*>(PyArray_DATA(array(result.get()))) = total / static_cast<T>(classes.counted);
+  *static_cast<T*>(PyArray_DATA(as_array(result.get()))) = total / static_cast<T>(classes.counted);
   return result.give();
 }
 
@@ -262,10 +227,10 @@ PyObject* placed(T g, npy_intp columns, const Classes& classes, int type) {
   const npy_intp shape[2] = {classes.count, columns};
   PyObject* result = PyArray_ZEROS(2, shape, element_types[type].number, 0);
   if (result == nullptr) return nullptr;
-  T* out = static_cast<T*>(PyArray_DATA(array(result)));
+  T* out = static_cast<T*>(PyArray_DATA(as_array(result)));
   const T share = -(g / static_cast<T>(classes.counted));
   for (npy_intp i = 0; i < classes.count; ++i) {
-    if (classes.places[i] != classes.ignored) out[i * columns + classes.places[i]] = share;
+    if (!classes.is_ignored(i)) out[i * columns + classes.at(i)] = share;
   }
   return result;
 }
@@ -275,16 +240,16 @@ PyObject* placed(T g, npy_intp columns, const Classes& classes, int type) {
 PyObject* mean_at_class(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 3) return PyErr_Format(PyExc_TypeError, "mean_at_class(x, target, ignore_index)");
   const int type = type_of_run(args[0]);
-  if (type < 0 || PyArray_NDIM(array(args[0])) != 2) Py_RETURN_NONE;
-  const npy_intp columns = PyArray_DIM(array(args[0]), 1);
+  if (type < 0 || PyArray_NDIM(as_array(args[0])) != 2) Py_RETURN_NONE;
+  const npy_intp columns = PyArray_DIM(as_array(args[0]), 1);
   Classes classes;
   if (!classes.read(args[1], args[2], columns) || classes.count > most_of_a_small_sum ||
-      classes.count != PyArray_DIM(array(args[0]), 0)) {
+      classes.count != PyArray_DIM(as_array(args[0]), 0)) {
     return nothing();
   }
   const Loop* sum = sum_loop(type);
   if (sum == nullptr) return nothing();
-  void* x = PyArray_DATA(array(args[0]));
+  void* x = PyArray_DATA(as_array(args[0]));
   return type == 0 ? mean_of(static_cast<npy_float*>(x), columns, classes, type, *sum)
                    : mean_of(static_cast<npy_double*>(x), columns, classes, type, *sum);
 }
@@ -296,12 +261,13 @@ PyObject* mean_at_class_gradient(PyObject*, PyObject* const* args, Py_ssize_t co
   }
   const int type = type_of_run(args[0]);
   const Py_ssize_t columns = PyLong_AsSsize_t(args[3]);
+  if (columns == -1 && PyErr_Occurred()) return nullptr;
   Classes classes;
-  if (type < 0 || PyArray_NDIM(array(args[0])) != 0 ||
+  if (type < 0 || PyArray_NDIM(as_array(args[0])) != 0 ||
       !classes.read(args[1], args[2], columns)) {
     return nothing();
   }
-  void* g = PyArray_DATA(array(args[0]));
+  void* g = PyArray_DATA(as_array(args[0]));
   return type == 0 ? placed(*static_cast<npy_float*>(g), columns, classes, type)
                    : placed(*static_cast<npy_double*>(g), columns, classes, type);
 }

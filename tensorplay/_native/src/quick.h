@@ -17,10 +17,9 @@
 #include <numpy/arrayobject.h>
 #include <numpy/ufuncobject.h>
 
-namespace tensorplay {
+#include "loops.h"
 
-// Elements beyond which NumPy's way around a loop is small beside the loop, and lets other threads run.
-constexpr npy_intp kMostDirect = 4096;
+namespace tensorplay {
 
 // The two types that have short ways.
 struct ElementType {
@@ -29,12 +28,6 @@ struct ElementType {
   int number = NPY_NOTYPE;
 };
 extern ElementType element_types[2];
-
-// One of NumPy's own inner loops, so that results are NumPy's to the last bit.
-struct Loop {
-  PyUFuncGenericFunction run = nullptr;
-  void* data = nullptr;
-};
 
 struct ShortWay;
 
@@ -187,6 +180,5 @@ PyObject* call_tensors(PyObject* callable, PyObject* const* args, size_t flags, 
 extern PyObject* first_is_number;
 extern PyObject* second_is_number;
 extern PyObject* name_astype;
-extern npy_intp most_of_a_small_sum;
 
 }  // namespace tensorplay

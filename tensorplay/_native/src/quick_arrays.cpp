@@ -60,7 +60,7 @@ class Run {
     if (first_ == nullptr) {
       first_ = array;
       count = PyArray_SIZE(array);
-      if (count > kMostDirect) return false;
+      if (count > kMostDirectElements) return false;
     } else if (ndim != PyArray_NDIM(first_) ||
                !PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(first_), ndim)) {
       return false;
@@ -164,11 +164,7 @@ int sums_agree(int type, const Loop& loop) {
     PyObject* array = new_array(type, 2, shape);
     if (array == nullptr) return -1;
     T* elements = reinterpret_cast<T*>(data_of(array));
-    uint64_t state = 12345;
-    for (npy_intp i = 0; i < count; ++i) {
-      state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-      elements[i] = static_cast<T>(static_cast<int64_t>(state) >> 20) / static_cast<T>(1 << 20);
-    }
+    fill_for_sums(elements, count);
     if (count == 1) elements[0] = static_cast<T>(-0.0);
     PyObject* theirs = array_from(call_quietly(add_reduce, array, Py_None));
     T ours = 0;
@@ -256,14 +252,7 @@ Loop find_loop(PyObject* function, int operands, int type) {
   if (!PyObject_TypeCheck(function, &PyUFunc_Type)) return {};
   auto* ufunc = reinterpret_cast<PyUFuncObject*>(function);
   if (ufunc->nin != operands || ufunc->nout != 1 || ufunc->core_enabled) return {};
-  const char wanted = static_cast<char>(element_types[type].number);
-  for (int i = 0; i < ufunc->ntypes; ++i) {
-    const char* types = ufunc->types + i * ufunc->nargs;
-    bool same = true;
-    for (int k = 0; k < ufunc->nargs; ++k) same = same && types[k] == wanted;
-    if (same) return {ufunc->functions[i], ufunc->data == nullptr ? nullptr : ufunc->data[i]};
-  }
-  return {};
+  return loop_of(function, element_types[type].number);
 }
 
 PyObject* compute_one(const ShortWay* way, int type, PyArrayObject* x) {
@@ -344,8 +333,9 @@ PyObject* compute_linear(int type, PyArrayObject* x, PyArrayObject* weight, PyAr
   const npy_intp rows = PyArray_DIM(x, 0), columns = PyArray_DIM(weight, 0);
   const int number = element_types[type].number;
   if (PyArray_TYPE(x) != number || PyArray_TYPE(weight) != number) return nullptr;
-  if (PyArray_DIM(x, 1) != PyArray_DIM(weight, 1) || rows * columns > kMostDirect ||
-      PyArray_SIZE(weight) == 0) {
+  // Sizes of empty arrays may have any product, hence the order, and the division.
+  if (PyArray_DIM(x, 1) != PyArray_DIM(weight, 1) || PyArray_SIZE(weight) == 0 ||
+      rows > kMostDirectElements / columns) {
     return nullptr;
   }
   Loop adding;

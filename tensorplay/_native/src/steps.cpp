@@ -7,42 +7,31 @@
 #include <algorithm>
 #include <cstring>
 
-#include "arrays.h"
+#include "classes.h"
+#include "ref.h"
 
 namespace tensorplay {
 
 namespace {
 
 constexpr npy_intp kWithInterpreter = 1 << 16;  // multiplications below which keeping it is cheaper
-constexpr npy_intp kRowsAddedInTheirType = 1024;  // more of them NumPy's way adds up in a wider type
 
-// NumPy's own product of matrices of one type.
-struct Loop {
-  PyUFuncGenericFunction function = nullptr;
-  void* data = nullptr;
-};
-
-Loop float_product, double_product;
-
-Loop loop_of(PyObject* ufunc, char type) {
-  auto* u = reinterpret_cast<PyUFuncObject*>(ufunc);
-  for (int i = 0; i < u->ntypes; ++i) {
-    const char* types = u->types + i * u->nargs;
-    if (types[0] == type && types[1] == type && types[2] == type) {
-      return {u->functions[i], u->data == nullptr ? nullptr : u->data[i]};
-    }
-  }
-  return {};
-}
+Loop float_product, double_product;  // NumPy's own, of matrices of one type
 
 bool is_plain_array(PyObject* object, int dims) {
-  return is_array(object) && PyArray_NDIM(as_array(object)) == dims &&
+  return PyArray_CheckExact(object) && PyArray_NDIM(as_array(object)) == dims &&
          PyArray_ISBEHAVED_RO(as_array(object));
 }
 
 bool is_float(PyObject* object) {
   const int type = PyArray_TYPE(as_array(object));
   return type == NPY_FLOAT || type == NPY_DOUBLE;
+}
+
+// Whether a dimension is 1, that of the classes of a matrix.
+bool is_one(PyObject* dim) {
+  int overflow = 0;
+  return PyLong_CheckExact(dim) && PyLong_AsLongAndOverflow(dim, &overflow) == 1;
 }
 
 PyObject* fall_back(PyObject* const* args, Py_ssize_t count) {
@@ -67,14 +56,14 @@ PyObject* multiply(PyObject* const* args, bool turned) {
   }
   PyArrayObject *a = nullptr, *b = nullptr;
   npy_intp rows = 0, depth = 0, columns = 0;
-  if (loop.function != nullptr) {
+  if (loop.run != nullptr) {
     a = as_array(args[1]);
     b = as_array(args[2]);
     rows = PyArray_DIM(a, 0);
     depth = PyArray_DIM(a, 1);
     columns = PyArray_DIM(b, 1);
   }
-  if (rows * depth * columns == 0 || PyArray_DIM(b, 0) != depth) {
+  if (rows == 0 || depth == 0 || columns == 0 || PyArray_DIM(b, 0) != depth) {
     PyObject* found = fall_back(args, 2);
     if (found == nullptr || !turned) return found;
     Ref taken = Ref::take(found);
@@ -94,9 +83,11 @@ PyObject* multiply(PyObject* const* args, bool turned) {
                              PyArray_STRIDE(a, 0), PyArray_STRIDE(a, 1),
                              PyArray_STRIDE(b, 0), PyArray_STRIDE(b, 1),
                              step * columns, step};
-  PyThreadState* state =
-      rows * depth * columns > kWithInterpreter ? PyEval_SaveThread() : nullptr;
-  loop.function(data, dimensions, steps, loop.data);
+  // An operand that is broadcast has more elements than memory: their number may pass any integer.
+  const double products = static_cast<double>(rows) * static_cast<double>(depth) *
+                          static_cast<double>(columns);
+  PyThreadState* state = products > kWithInterpreter ? PyEval_SaveThread() : nullptr;
+  loop.run(data, dimensions, steps, loop.data);
   if (state != nullptr) PyEval_RestoreThread(state);
   return made;
 }
@@ -110,31 +101,37 @@ void add_rows(const char* x, T* out, npy_intp rows, npy_intp columns) {
   }
 }
 
-// A vector of class indices, and the number of an argument; false for others.
-bool read_targets(PyObject* target, PyObject* dim, PyObject* ignored, int64_t* out) {
-  if (!is_plain_array(target, 1) || PyArray_TYPE(as_array(target)) != NPY_INT64) return false;
-  if (!PyLong_CheckExact(dim) || PyLong_AsLong(dim) != 1 || !PyLong_CheckExact(ignored)) {
-    PyErr_Clear();
-    return false;
+// NumPy adds row by row, starting from zero. Whether that is all it does is found out once for each
+// type, by sums that come out otherwise in any other order. 1, 0, or -1 with an error set.
+template <typename T>
+int rows_agree(int type) {
+  constexpr npy_intp shapes[][2] = {{1, 2}, {9, 3}, {130, 17}, {1000, 2}};
+  for (const auto& shape : shapes) {
+    Ref array = Ref::take(PyArray_SimpleNew(2, const_cast<npy_intp*>(shape), type));
+    Ref ours = Ref::take(array ? PyArray_SimpleNew(1, const_cast<npy_intp*>(shape + 1), type)
+                               : nullptr);
+    if (!ours) return -1;
+    T* elements = static_cast<T*>(PyArray_DATA(as_array(array.get())));
+    fill_for_sums(elements, shape[0] * shape[1]);
+    if (shape[0] == 1) elements[0] = static_cast<T>(-0.0);
+    Ref theirs = Ref::take(PyArray_Sum(as_array(array.get()), 0, type, nullptr));
+    if (!theirs) return -1;
+    T* sums = static_cast<T*>(PyArray_DATA(as_array(ours.get())));
+    add_rows(PyArray_BYTES(as_array(array.get())), sums, shape[0], shape[1]);
+    if (!PyArray_CheckExact(theirs.get()) || PyArray_SIZE(as_array(theirs.get())) != shape[1] ||
+        std::memcmp(sums, PyArray_DATA(as_array(theirs.get())),
+                    static_cast<size_t>(shape[1]) * sizeof(T)) != 0) {
+      return 0;
+    }
   }
-  *out = PyLong_AsLongLong(ignored);
-  if (*out == -1 && PyErr_Occurred()) {
-    PyErr_Clear();
-    return false;
-  }
-  return true;
+  return 1;
 }
 
-int64_t target_at(PyArrayObject* target, npy_intp i) {
-  return *reinterpret_cast<const int64_t*>(PyArray_BYTES(target) + i * PyArray_STRIDE(target, 0));
-}
-
-bool in_range(PyArrayObject* target, int64_t ignored, npy_intp classes) {
-  for (npy_intp i = 0; i < PyArray_DIM(target, 0); ++i) {
-    const int64_t t = target_at(target, i);
-    if (t != ignored && (t < 0 || t >= classes)) return false;
-  }
-  return true;
+int adds_row_by_row(int type) {
+  static int known[2] = {-1, -1};
+  int& answer = known[type == NPY_FLOAT ? 0 : 1];
+  if (answer < 0) answer = type == NPY_FLOAT ? rows_agree<float>(type) : rows_agree<double>(type);
+  return answer;
 }
 
 PyObject* zeros(int dims, const npy_intp* size, PyArrayObject* like) {
@@ -167,9 +164,12 @@ PyObject* sum_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const Py_ssize_t wanted = PyLong_AsSsize_t(PyTuple_GET_ITEM(size, 0));
   if (wanted == -1 && PyErr_Occurred()) return nullptr;
   // A single column lies along the memory, where NumPy adds in pairs.
-  if (wanted != columns || columns < 2 || rows < 1 || rows > kRowsAddedInTheirType) {
+  if (wanted != columns || columns < 2 || rows < 1 || rows > most_of_a_small_sum) {
     return fall_back(args, 2);
   }
+  const int agree = adds_row_by_row(PyArray_TYPE(x));
+  if (agree < 0) return nullptr;
+  if (agree == 0) return fall_back(args, 2);
   PyObject* made = PyArray_SimpleNew(1, &columns, PyArray_TYPE(x));
   if (made == nullptr) return nullptr;
   void* out = PyArray_DATA(as_array(made));
@@ -183,25 +183,21 @@ PyObject* sum_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyObject* pick_class(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (too_few(count, 6)) return nullptr;
-  int64_t ignored;
-  if (!is_plain_array(args[1], 2) || !is_float(args[1]) ||
-      !read_targets(args[2], args[3], args[4], &ignored)) {
+  Classes classes;
+  if (!is_plain_array(args[1], 2) || !is_float(args[1]) || !is_one(args[3]) ||
+      !classes.read(args[2], args[4], PyArray_DIM(as_array(args[1]), 1)) ||
+      classes.count != PyArray_DIM(as_array(args[1]), 0)) {
     return fall_back(args, 5);
   }
   PyArrayObject* x = as_array(args[1]);
-  PyArrayObject* target = as_array(args[2]);
-  const npy_intp rows = PyArray_DIM(x, 0);
-  if (PyArray_DIM(target, 0) != rows || !in_range(target, ignored, PyArray_DIM(x, 1))) {
-    return fall_back(args, 5);
-  }
-  PyObject* made = zeros(1, &rows, x);
+  PyObject* made = zeros(1, &classes.count, x);
   if (made == nullptr) return nullptr;
   const auto size = static_cast<size_t>(PyArray_ITEMSIZE(x));
   char* out = PyArray_BYTES(as_array(made));
-  for (npy_intp i = 0; i < rows; ++i) {
-    const int64_t t = target_at(target, i);
-    if (t == ignored) continue;
-    const char* from = PyArray_BYTES(x) + i * PyArray_STRIDE(x, 0) + t * PyArray_STRIDE(x, 1);
+  for (npy_intp i = 0; i < classes.count; ++i) {
+    if (classes.is_ignored(i)) continue;
+    const char* from =
+        PyArray_BYTES(x) + i * PyArray_STRIDE(x, 0) + classes.at(i) * PyArray_STRIDE(x, 1);
     std::memcpy(out + static_cast<size_t>(i) * size, from, size);
   }
   return made;
@@ -210,34 +206,29 @@ PyObject* pick_class(PyObject*, PyObject* const* args, Py_ssize_t count) {
 // `args[1]` has one element for each target, or one for all of them where it has no more.
 PyObject* place_class(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (too_few(count, 6)) return nullptr;
-  int64_t ignored;
-  PyArrayObject* g = is_array(args[1]) ? as_array(args[1]) : nullptr;
-  const bool plain = g != nullptr && PyArray_ISBEHAVED_RO(g) && is_float(args[1]) &&
-                     PyArray_NDIM(g) <= 1 && PyLong_CheckExact(args[5]) &&
-                     read_targets(args[2], args[3], args[4], &ignored);
-  if (plain) {
-    PyArrayObject* target = as_array(args[2]);
-    const npy_intp rows = PyArray_DIM(target, 0);
-    const npy_intp classes = PyLong_AsSsize_t(args[5]);
-    if (classes == -1 && PyErr_Occurred()) return nullptr;
+  PyArrayObject* g = PyArray_CheckExact(args[1]) ? as_array(args[1]) : nullptr;
+  if (g != nullptr && PyArray_ISBEHAVED_RO(g) && is_float(args[1]) && PyArray_NDIM(g) <= 1 &&
+      PyLong_CheckExact(args[5]) && is_one(args[3])) {
+    const npy_intp columns = PyLong_AsSsize_t(args[5]);
+    if (columns == -1 && PyErr_Occurred()) return nullptr;
     const bool one = PyArray_SIZE(g) == 1;
-    if ((one || PyArray_SIZE(g) == rows) && in_range(target, ignored, classes)) {
-      const npy_intp size[2] = {rows, classes};
+    Classes classes;
+    if (classes.read(args[2], args[4], columns) && (one || PyArray_SIZE(g) == classes.count)) {
+      const npy_intp size[2] = {classes.count, columns};
       PyObject* made = zeros(2, size, g);
       if (made == nullptr) return nullptr;
       const npy_intp item = PyArray_ITEMSIZE(g);
       const npy_intp step = one ? 0 : PyArray_STRIDE(g, 0);
       char* out = PyArray_BYTES(as_array(made));
-      for (npy_intp i = 0; i < rows; ++i) {
-        const int64_t t = target_at(target, i);
-        if (t == ignored) continue;
-        std::memcpy(out + (i * classes + t) * item, PyArray_BYTES(g) + i * step,
+      for (npy_intp i = 0; i < classes.count; ++i) {
+        if (classes.is_ignored(i)) continue;
+        std::memcpy(out + (i * columns + classes.at(i)) * item, PyArray_BYTES(g) + i * step,
                     static_cast<size_t>(item));
       }
       return made;
     }
   }
-  if (g != nullptr && PyArray_SIZE(g) == 1 && is_array(args[2])) {  // repeat it for NumPy's way
+  if (g != nullptr && PyArray_SIZE(g) == 1 && PyArray_CheckExact(args[2])) {  // repeat it for NumPy's way
     PyArrayObject* target = as_array(args[2]);
     Ref wide = Ref::take(zeros(PyArray_NDIM(target), PyArray_DIMS(target), g));
     if (!wide || PyArray_CopyInto(as_array(wide.get()), g) != 0) return nullptr;

@@ -61,6 +61,15 @@ def test_products_of_other_types_are_left_to_numpy() -> None:
 
 
 @compiled
+def test_sizes_of_empty_operands_may_have_any_product() -> None:
+    wide = np.broadcast_to(np.float32(1), (2, 1 << 40))
+    none = np.empty((1 << 40, 0), np.float32)
+    assert core.multiply_matrices(np.matmul, wide, none).shape == (2, 0)
+    x, weight = tp.empty(1 << 40, 0), tp.empty(0, 0)
+    assert tp.nn.functional.linear(x, weight).shape == (1 << 40, 0)
+
+
+@compiled
 @given(
     x=arrays(
         st.sampled_from([np.float32, np.float64]),
@@ -93,6 +102,8 @@ def test_classes_are_picked_and_placed_as_by_numpy(data: Any, rows: int, classes
                 native(own, *arguments)
         else:
             bits(native(own, *arguments), expected)
+            if target.size and target.min() >= 0:  # none is ignored, and none is 2**70
+                bits(native(own, *arguments[:3], 2**70, *arguments[4:]), expected)
     one = np.array([2.5], np.float32)
     if rows and target.min() >= -1 and target.max() < classes:
         expected = place(np.repeat(one, rows), target, 1, -1, classes)
