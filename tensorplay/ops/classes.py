@@ -177,7 +177,7 @@ def _beside(weight: Tensor, x: Tensor, dim: int) -> Any:
     return reshape.run(weight, (-1, *(1,) * (x.ndim - dim - 1)))
 
 
-def _mean_at_class(x: Any, target: Any, ignore_index: int) -> Any:
+def _nll_mean(x: Any, target: Any, ignore_index: int) -> Any:
     dim = 0 if x.ndim == 1 else 1
     loss = np.negative(_pick(x, target, dim, ignore_index, "nll_loss"))
     total = np.count_nonzero(target != ignore_index)
@@ -185,38 +185,38 @@ def _mean_at_class(x: Any, target: Any, ignore_index: int) -> Any:
     return np.true_divide(add_up(loss, axes), total).astype(x.dtype, copy=False)
 
 
-def _mean_at_class_rule(x: Spec, target: Spec, ignore_index: int) -> Spec:
+def _nll_mean_rule(x: Spec, target: Spec, ignore_index: int) -> Spec:
     if not x.dtype.is_differentiable:
         raise TypeError(
-            "[_mean_at_class] argument 'input': expected floating or complex elements, got "
+            "[_nll_loss] argument 'input': expected floating or complex elements, got "
             f"{x.dtype!r}. Write x.float()."
         )
     return Spec((), x.dtype)
 
 
-def _quick_mean_at_class(arrays: tuple[Any, ...], rest: tuple[Any, ...]) -> Any:
+def _quick_nll_mean(arrays: tuple[Any, ...], rest: tuple[Any, ...]) -> Any:
     x, target = arrays
     if x.ndim != 2 or target.shape != x.shape[:1] or target.dtype.char not in _CLASS_TYPES:
         return None
     if _native.core is not None:
-        found = _native.core.mean_at_class(x, target, *rest)
+        found = _native.core.nll_loss(x, target, *rest)
         if found is not None:
             return found
-    return np.asarray(quietly(_mean_at_class, x, target, *rest))
+    return np.asarray(quietly(_nll_mean, x, target, *rest))
 
 
-def _mean_at_class_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
+def _nll_mean_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
     _, target, ignore_index = args
     shape = shapes[0]
     if _native.core is not None:
-        found = _native.core.mean_at_class_gradient(g, target, ignore_index, shape[1])
+        found = _native.core.nll_loss_gradient(g, target, ignore_index, shape[1])
         if found is not None:
             return found
     share = np.negative(np.true_divide(g, np.count_nonzero(target != ignore_index)))
     return _place(np.broadcast_to(share, target.shape), target, 1, ignore_index, shape[1])
 
 
-def _mean_at_class_vjp(g: Any, s: Any) -> Any:
+def _nll_mean_vjp(g: Any, s: Any) -> Any:
     share: Any = -(g / _count(s.target, s.ignore_index))
     dim = 0 if s.specs["input"].ndim == 1 else 1
     wide = expand.run(share, tuple(s.target.shape))
@@ -228,13 +228,13 @@ def _mean_of_picked(x: Any, target: Any, ignore_index: int) -> Any:
     return loss.sum() / _count(target, ignore_index)
 
 
-mean_at_class = Primitive(
-    "_mean_at_class(Tensor input, Tensor target, int ignore_index) -> Tensor",
+nll_mean = Primitive(
+    "_nll_loss(Tensor input, Tensor target, int ignore_index) -> Tensor",
     "The mean of ``-input`` at the classes `target` that are not `ignore_index`.",
-    _mean_at_class,
-    rule=_mean_at_class_rule,
-    vjp={"input": Vjp(_mean_at_class_vjp, "target", arrays=_mean_at_class_array)},
-    quick=_quick_mean_at_class,
+    _nll_mean,
+    rule=_nll_mean_rule,
+    vjp={"input": Vjp(_nll_mean_vjp, "target", arrays=_nll_mean_array)},
+    quick=_quick_nll_mean,
     integers=("target",),
     decomposition=_mean_of_picked,
     function=False,
@@ -254,11 +254,11 @@ def _class_loss(
 ) -> Any:  # fmt: skip
     plain = weight is None and not smoothing and x._dtype.is_differentiable
     if reduction == "mean" and plain:
-        short: Any = mean_at_class._short
+        short: Any = nll_mean._short
         found = short(x, target, ignore_index)  # refuses what is checked below
         if found is None and all(isinstance(t._array, np.ndarray) for t in (x, target)):
             _check_classes(name, x, target, weight, ignore_index)
-            found = mean_at_class.apply((x, target, ignore_index))
+            found = nll_mean.apply((x, target, ignore_index))
         if found is not None:
             return found  # else batched or captured: what finds a wrong class later knows the name
     loss, total = _nll(name, x, target, weight, ignore_index, smoothing)

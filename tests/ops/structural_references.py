@@ -356,7 +356,7 @@ STRUCTURAL: dict[str, Callable[..., Any]] = {
     "binary_cross_entropy_with_logits": bce_with_logits,
     "binary_cross_entropy": bce,
     "_pick_class": pick,
-    "_mean_at_class": lambda x, target, ignored: nll(x, target, ignore_index=ignored),
+    "_nll_loss": lambda x, target, ignored: nll(x, target, ignore_index=ignored),
     "_place_class": place,
     "nll_loss": nll,
     "cross_entropy": cross_entropy,

@@ -71,18 +71,18 @@ def test_gradient_of_relu(x: Any) -> None:
 
 @settings(deadline=None, max_examples=80)
 @given(data=st.data())
-def test_mean_at_classes(data: Any) -> None:
+def test_mean_of_nll_loss(data: Any) -> None:
     x = data.draw(rows()).reshape(-1, 1)
     x = np.concatenate([x, x + 1, -x], axis=1)
     target = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-1, 3, len(x))
     with np.errstate(all="ignore"):
-        expected = np.asarray(classes._mean_at_class(x, target, -1))
+        expected = np.asarray(classes._nll_mean(x, target, -1))
         for given_ in (target, np.repeat(target, 2)[::2], target[::-1].copy()[::-1]):
-            assert same(core.mean_at_class(x, given_, -1), expected)
+            assert same(core.nll_loss(x, given_, -1), expected)
         g = np.asarray(0.7, x.dtype)
         share = -(g / np.count_nonzero(target >= 0)).astype(x.dtype)
     placed = np.where(np.arange(3) == target[:, None], share, x.dtype.type(0))
-    assert same(core.mean_at_class_gradient(g, target, -1, 3), placed)
+    assert same(core.nll_loss_gradient(g, target, -1, 3), placed)
 
 
 def test_what_is_left_to_numpy() -> None:
@@ -96,13 +96,13 @@ def test_what_is_left_to_numpy() -> None:
     assert core.relu_gradient(x, x[:1]) is None
     for wrong in (np.array([0, 3]), np.array([-1, 0]), np.array([0]),
                   target.astype(np.int32), target[:, None], [0, 2]):  # fmt: skip
-        assert core.mean_at_class(x, wrong, -100) is None
-    assert core.mean_at_class(x[0], target, -100) is None
-    assert core.mean_at_class_gradient(np.float32(1).reshape(1), target, -100, 3) is None
+        assert core.nll_loss(x, wrong, -100) is None
+    assert core.nll_loss(x[0], target, -100) is None
+    assert core.nll_loss_gradient(np.float32(1).reshape(1), target, -100, 3) is None
     # No class is one that no integer of 64 bits can be, which NumPy knows.
-    assert core.mean_at_class(x, target, 2**70) is None
-    assert core.mean_at_class_gradient(np.asarray(np.float32(1)), target, 2**70, 3) is None
-    for function in ("softmax", "softmax_gradient", "relu_gradient", "mean_at_class"):
+    assert core.nll_loss(x, target, 2**70) is None
+    assert core.nll_loss_gradient(np.asarray(np.float32(1)), target, 2**70, 3) is None
+    for function in ("softmax", "softmax_gradient", "relu_gradient", "nll_loss"):
         with pytest.raises(TypeError, match=function):
             getattr(core, function)()
 
@@ -138,7 +138,7 @@ def test_warnings_are_not_for_people() -> None:
 def test_the_loss_is_one_node() -> None:
     x = tp.ones(2, 3, requires_grad=True)
     node = tp.cross_entropy(x, tp.tensor([0, 1])).grad_fn
-    assert node.name() == "MeanAtClassBackward"
+    assert node.name() == "NllLossBackward"
     assert [n.name() for n, _ in node.next_functions if n] == ["LogSoftmaxBackward"]
     assert OPERATORS["linear"].function(x, x, x[0, :2]).grad_fn.name() == "LinearBackward"
 

@@ -94,7 +94,7 @@ def calls(op: Primitive, dtype: Any) -> list[tuple[Any, ...]]:
 
 def in_type(op: Primitive, d: Any, tensor: Any, *, track: bool) -> Any:
     """Return an argument in another type; classes stay what they are."""
-    if op.name == "_mean_at_class" and not tensor.dtype.is_floating_point:
+    if op.name == "_nll_loss" and not tensor.dtype.is_floating_point:
         return tensor
     return tensor.detach().to(d).requires_grad_(track and d.is_differentiable)
 

@@ -237,8 +237,8 @@ PyObject* placed(T g, npy_intp columns, const Classes& classes, int type) {
 
 }  // namespace
 
-PyObject* mean_at_class(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 3) return PyErr_Format(PyExc_TypeError, "mean_at_class(x, target, ignore_index)");
+PyObject* nll_loss(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "nll_loss(x, target, ignore_index)");
   const int type = type_of_run(args[0]);
   if (type < 0 || PyArray_NDIM(as_array(args[0])) != 2) Py_RETURN_NONE;
   const npy_intp columns = PyArray_DIM(as_array(args[0]), 1);
@@ -254,10 +254,10 @@ PyObject* mean_at_class(PyObject*, PyObject* const* args, Py_ssize_t count) {
                    : mean_of(static_cast<npy_double*>(x), columns, classes, type, *sum);
 }
 
-PyObject* mean_at_class_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* nll_loss_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 4 || !PyLong_Check(args[3])) {
     return PyErr_Format(PyExc_TypeError,
-                        "mean_at_class_gradient(g, target, ignore_index, classes)");
+                        "nll_loss_gradient(g, target, ignore_index, classes)");
   }
   const int type = type_of_run(args[0]);
   const Py_ssize_t columns = PyLong_AsSsize_t(args[3]);

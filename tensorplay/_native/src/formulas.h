@@ -9,8 +9,8 @@ namespace tensorplay {
 PyObject* softmax(PyObject* module, PyObject* const* args, Py_ssize_t count);
 PyObject* softmax_gradient(PyObject* module, PyObject* const* args, Py_ssize_t count);
 PyObject* relu_gradient(PyObject* module, PyObject* const* args, Py_ssize_t count);
-PyObject* mean_at_class(PyObject* module, PyObject* const* args, Py_ssize_t count);
-PyObject* mean_at_class_gradient(PyObject* module, PyObject* const* args, Py_ssize_t count);
+PyObject* nll_loss(PyObject* module, PyObject* const* args, Py_ssize_t count);
+PyObject* nll_loss_gradient(PyObject* module, PyObject* const* args, Py_ssize_t count);
 bool prepare_formulas();
 
 }  // namespace tensorplay

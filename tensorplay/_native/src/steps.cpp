@@ -44,8 +44,8 @@ bool too_few(Py_ssize_t given, Py_ssize_t expected) {
   return true;
 }
 
-// The product of two matrices; `turned`: its transpose, in memory of its own.
-PyObject* multiply(PyObject* const* args, bool turned) {
+// The product of two matrices; `transposed`: its transpose, in memory of its own.
+PyObject* multiply(PyObject* const* args, bool transposed) {
   Loop loop;
   if (is_plain_array(args[1], 2) && is_plain_array(args[2], 2)) {
     const int type = PyArray_TYPE(as_array(args[1]));
@@ -65,16 +65,16 @@ PyObject* multiply(PyObject* const* args, bool turned) {
   }
   if (rows == 0 || depth == 0 || columns == 0 || PyArray_DIM(b, 0) != depth) {
     PyObject* found = fall_back(args, 2);
-    if (found == nullptr || !turned) return found;
+    if (found == nullptr || !transposed) return found;
     Ref taken = Ref::take(found);
     Ref other = Ref::take(PyArray_Transpose(as_array(found), nullptr));
     return other ? PyArray_NewCopy(as_array(other.get()), NPY_KEEPORDER) : nullptr;
   }
-  npy_intp size[2] = {turned ? columns : rows, turned ? rows : columns};
+  npy_intp size[2] = {transposed ? columns : rows, transposed ? rows : columns};
   PyArray_Descr* descr = PyArray_DESCR(a);
   Py_INCREF(descr);
   PyObject* made = PyArray_NewFromDescr(&PyArray_Type, descr, 2, size, nullptr, nullptr,
-                                        turned ? NPY_ARRAY_F_CONTIGUOUS : 0, nullptr);
+                                        transposed ? NPY_ARRAY_F_CONTIGUOUS : 0, nullptr);
   if (made == nullptr) return nullptr;
   const npy_intp step = PyArray_ITEMSIZE(a);
   char* data[3] = {PyArray_BYTES(a), PyArray_BYTES(b), PyArray_BYTES(as_array(made))};
@@ -146,11 +146,11 @@ PyObject* multiply_matrices(PyObject*, PyObject* const* args, Py_ssize_t count) 
   return too_few(count, 3) ? nullptr : multiply(args, false);
 }
 
-PyObject* multiply_turned(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* transposed_product(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return too_few(count, 3) ? nullptr : multiply(args, true);
 }
 
-PyObject* sum_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* sum_axis_0(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (too_few(count, 3)) return nullptr;
   PyObject* size = args[2];
   if (!is_plain_array(args[1], 2) || !is_float(args[1]) ||

@@ -6,12 +6,12 @@
 
 namespace tensorplay {
 
-// multiply_matrices(fallback, a, b), multiply_turned(fallback, a, b)
+// multiply_matrices(fallback, a, b), transposed_product(fallback, a, b)
 PyObject* multiply_matrices(PyObject* module, PyObject* const* args, Py_ssize_t count);
-PyObject* multiply_turned(PyObject* module, PyObject* const* args, Py_ssize_t count);
+PyObject* transposed_product(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
-// sum_rows(fallback, x, size)
-PyObject* sum_rows(PyObject* module, PyObject* const* args, Py_ssize_t count);
+// sum_axis_0(fallback, x, size)
+PyObject* sum_axis_0(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
 // pick_class(fallback, x, target, dim, ignore_index, function)
 PyObject* pick_class(PyObject* module, PyObject* const* args, Py_ssize_t count);

@@ -26,7 +26,7 @@ _VIEWS: Final = frozenset({"transpose", "permute", "reshape", "expand", "squeeze
 #: With the function of the extension that does the same.
 _COMPUTING: Final = {
     "matmul": "multiply_matrices",
-    "sum_to_size": "sum_rows",
+    "sum_to_size": "sum_axis_0",
     "_pick_class": "pick_class",
     "_place_class": "place_class",
 }
@@ -127,7 +127,7 @@ def _turned_product(node: Node, calls: dict[Node, ArrayCall]) -> ArrayCall | Non
         return None
     if node.kwargs or any(a.meta["val"]._array.ndim != 2 for a in calls[product].args):
         return None
-    function = functools.partial(_native.core.multiply_turned, product.target.impl)
+    function = functools.partial(_native.core.transposed_product, product.target.impl)
     return replace(calls[product], function=function)
 
 

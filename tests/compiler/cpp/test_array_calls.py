@@ -45,7 +45,7 @@ def test_products_are_numpys(sizes: tuple[int, int, int], dtype: Any) -> None:
         (np.asfortranarray(a), b.T[:, ::-1]),
     ):
         bits(core.multiply_matrices(np.matmul, x, y), np.matmul(x, y))
-        turned = core.multiply_turned(np.matmul, x, y)
+        turned = core.transposed_product(np.matmul, x, y)
         np.testing.assert_allclose(turned, np.matmul(x, y).T, rtol=1e-5)
         assert turned.flags.f_contiguous
         assert turned.flags.owndata
@@ -55,7 +55,7 @@ def test_products_are_numpys(sizes: tuple[int, int, int], dtype: Any) -> None:
 def test_products_of_other_types_are_left_to_numpy() -> None:
     whole = np.arange(6).reshape(2, 3)
     assert core.multiply_matrices(np.matmul, whole, whole.T).tolist() == [[5, 14], [14, 50]]
-    assert core.multiply_turned(np.matmul, whole, whole.T).tolist() == [[5, 14], [14, 50]]
+    assert core.transposed_product(np.matmul, whole, whole.T).tolist() == [[5, 14], [14, 50]]
     with pytest.raises(ValueError, match="mismatch"):
         core.multiply_matrices(np.matmul, np.ones((2, 3)), np.ones((2, 3)))
 
@@ -81,7 +81,7 @@ def test_sizes_of_empty_operands_may_have_any_product() -> None:
 def test_sums_of_rows_are_numpys(x: Any, more: int) -> None:
     x = np.concatenate([x, np.ones((more, x.shape[1]), x.dtype)])
     rows = OPERATORS["sum_to_size"].impl
-    bits(core.sum_rows(rows, x, (x.shape[1],)), rows(x, (x.shape[1],)))
+    bits(core.sum_axis_0(rows, x, (x.shape[1],)), rows(x, (x.shape[1],)))
 
 
 @compiled
