@@ -1,7 +1,7 @@
 """Arrays of a GPU library that several tests use: host memory that says it lies on a GPU.
 
 They speak DLPack and do arithmetic, as CuPy's do, and nothing else. A driver that the tests make
-(`tests/utils/cpp_jit/test_cuda_launch.py`) runs kernels on their memory.
+(`tests/cuda_driver.py`) runs kernels on their memory.
 """
 
 from __future__ import annotations
@@ -81,6 +81,18 @@ class GpuArray:
 
     def __truediv__(self, other: Any) -> Any:
         return self._binary("__truediv__", other)
+
+    def __and__(self, other: Any) -> Any:
+        return self._binary("__and__", other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._binary("__radd__", other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._binary("__rsub__", other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._binary("__rtruediv__", other)
 
     def __neg__(self) -> Any:
         return GpuArray(-self.array, self.index)

@@ -1,9 +1,10 @@
 // What the generated part of an operator with a CUDA kernel uses, on the host: views as kernels take
-// them, the sizes of a launch, and the launch itself. The same text is compiled by the C++ compiler,
-// which launches kernels that the library carries as binaries, and by nvcc.
+// them, the sizes of a launch, and the launch itself, of kernels that the library carries as
+// binaries. It is compiled by the C++ compiler only.
 #pragma once
 #pragma GCC system_header
 #include <stdio.h>
+#include <tensorplay/cuda_launch.h>
 #include <tensorplay/cuda_views.h>
 #include <tensorplay/guard.h>
 
@@ -44,14 +45,24 @@ inline int cuda_view_of(const tp_view& view, tp_cuda_view* made) {
   return 0;
 }
 
-// Division and remainder as in Python; a divisor of 0 gives -1, which no size is.
+// Division and remainder as in Python; what has no result gives -1, which no size is: a divisor of 0,
+// and the one quotient that int64_t does not hold.
 inline int64_t floor_div(int64_t a, int64_t b) {
-  if (b == 0) return -1;
+  if (b == 0 || (b == -1 && a == INT64_MIN)) return -1;
   const int64_t q = a / b;
   return q - (a % b != 0 && (a % b < 0) != (b < 0));
 }
-inline int64_t floor_mod(int64_t a, int64_t b) { return b == 0 ? -1 : a - floor_div(a, b) * b; }
-inline int64_t ceil_div(int64_t a, int64_t b) { return b == 0 ? -1 : -floor_div(-a, b); }
+inline int64_t floor_mod(int64_t a, int64_t b) {
+  if (b == 0) return -1;
+  if (b == -1) return 0;
+  const int64_t r = a % b;
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  if (b == 0 || (b == -1 && a == INT64_MIN)) return -1;
+  const int64_t q = a / b;
+  return q + (a % b != 0 && (a % b < 0) == (b < 0));
+}
 inline int64_t least(int64_t a, int64_t b) { return b < a ? b : a; }
 inline int64_t most(int64_t a, int64_t b) { return a < b ? b : a; }
 
@@ -128,52 +139,6 @@ inline int cuda_sizes(const char* title, const CudaSizes& sizes, int64_t element
   return empty ? 1 : 0;
 }
 
-}  // namespace jit
-}  // namespace tensorplay
-
-#ifdef __CUDACC__
-
-#include <cuda_runtime_api.h>
-#include <tvm/ffi/extra/c_env_api.h>
-
-namespace tp {
-
-// The engine's current stream of the current device: that of the library that the tensors come from.
-inline cudaStream_t stream() {
-  int device = 0;
-  (void)cudaGetDevice(&device);
-  return static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
-}
-
-}  // namespace tp
-
-namespace tensorplay {
-namespace jit {
-
-// Whether it was launched is seen by TP_CUDA_LAUNCHES, as for each `<<<…>>>`.
-inline int cuda_launch(const void* kernel, const CudaSizes& sizes, int32_t device, void** values) {
-  if (sizes.shared > 48 * 1024)
-    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(sizes.shared));
-  const dim3 grid(static_cast<unsigned>(sizes.grid[0]), static_cast<unsigned>(sizes.grid[1]),
-                  static_cast<unsigned>(sizes.grid[2]));
-  const dim3 block(static_cast<unsigned>(sizes.block[0]), static_cast<unsigned>(sizes.block[1]),
-                   static_cast<unsigned>(sizes.block[2]));
-  (void)cudaLaunchKernel(kernel, grid, block, values, static_cast<size_t>(sizes.shared),
-                         static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device)));
-  return 0;
-}
-
-}  // namespace jit
-}  // namespace tensorplay
-
-#else
-
-#include <tensorplay/cuda_launch.h>
-
-namespace tensorplay {
-namespace jit {
-
 // Launches a kernel of the library's binaries by the name that it has there.
 inline int cuda_launch(const char* title, const char* kernel, const CudaSizes& sizes,
                        int32_t device, void** values) {
@@ -189,5 +154,3 @@ inline int cuda_launch(const char* title, const char* kernel, const CudaSizes& s
 
 }  // namespace jit
 }  // namespace tensorplay
-
-#endif
