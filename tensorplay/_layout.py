@@ -105,28 +105,18 @@ class MetaArray:
         return len(self.shape)
 
 
-class _Flags(NamedTuple):
-    """What is asked of a NumPy array's flags."""
-
-    c_contiguous: bool
-
-
 class DeviceArray(MetaArray):
     """Stands in a tensor on a GPU: `source`, an array of another library, holds the elements.
 
     Only what speaks DLPack reaches them, which kernels of operators do; nothing here does.
     """
 
-    __slots__ = ("flags", "place", "source")
+    __slots__ = ("place", "source")
 
     def __init__(self, spec: Spec, source: Any, place: _device.device) -> None:
         super().__init__(spec)
         self.source = source
         self.place = place
-        steps = contiguous_strides(self.shape)
-        strides = steps if spec.strides is None else spec.strides
-        dense = all(n == 1 or s == c for n, s, c in zip(self.shape, strides, steps, strict=True))
-        self.flags = _Flags(self.size == 0 or dense)
 
     @property
     def device(self) -> _device.device:  # type: ignore[override]

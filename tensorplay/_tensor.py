@@ -356,11 +356,19 @@ class Tensor(TensorMethods):
             message = f"[data] expected Tensor, got {type(value).__name__}."
             raise TypeError(message)
         same = value._array.shape == self._array.shape and value._dtype is self._dtype
+        same = same and value.device == self.device
         if not same and (self.grad_fn is not None or self._base is not None):
             message = (
                 "[data] other elements for a tensor that is no graph leaf, or that is a view, must "
-                f"have its shape and dtype, {list(self.shape)} and {self._dtype!r}, got "
-                f"{list(value.shape)} and {value._dtype!r}. Write x = y."
+                f"have its shape, dtype and device, {list(self.shape)}, {self._dtype!r} and "
+                f"{self.device}, got {list(value.shape)}, {value._dtype!r} and {value.device}. "
+                "Write x = y."
+            )
+            raise RuntimeError(message)
+        if self._grad is not None and value.device != self.device:
+            message = (
+                f"[data] expected elements on {self.device}, where the tensor's gradient lies, got "
+                f"some on {value.device}. Write x.grad = None first."
             )
             raise RuntimeError(message)
         if self._requires_grad and not value._dtype.is_differentiable:
@@ -756,6 +764,6 @@ def _mark_inference(tensor: Tensor) -> None:
 def spec_of(tensor: Tensor) -> Spec:
     """Return shape and type of `tensor`; strides only where they are not row-major."""
     array = tensor._array
-    if type(array) is MetaArray or not array.flags.c_contiguous:
+    if type(array) in (MetaArray, DeviceArray) or not array.flags.c_contiguous:
         return Spec(array.shape, tensor._dtype, tensor.stride())
     return Spec(array.shape, tensor._dtype)

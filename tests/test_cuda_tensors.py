@@ -82,6 +82,7 @@ REFUSED: list[tuple[Callable[[tp.Tensor], Any], type[Exception], str]] = [
     (lambda x: x + on_gpu([1.0, 2.0], 1), ValueError, "got cuda:1 and cuda:0"),
     (lambda x: x + x.to("meta"), ValueError, "got meta and cuda:0"),
     (lambda x: x + on_gpu(np.ones(3)), RuntimeError, r"\[add\]"),
+    (lambda x: on_gpu([True]) + 1.5, TypeError, r"\[add\] .* on cuda:0\. Write x\.detach\(\)\.cpu"),
     (lambda x: x.numpy(), NotImplementedError, r"\[numpy\] .* cuda:0 has no elements in main mem"),
     (lambda x: x.tolist(), NotImplementedError, r"Write x\.detach\(\)\.cpu\(\)"),
     (bool, NotImplementedError, r"\[bool\]"),
@@ -89,6 +90,9 @@ REFUSED: list[tuple[Callable[[tp.Tensor], Any], type[Exception], str]] = [
     (copy.deepcopy, NotImplementedError, r"\[deepcopy\]"),
     (lambda x: tp.save(x, io.BytesIO()), NotImplementedError, r"\[save\]"),
     (lambda x: x.to("cuda:1"), RuntimeError, r"expected cpu or meta, got cuda:1: .*from_dlpack"),
+    (lambda x: x.resize_(1), NotImplementedError, r"\[resize_\] .* got one on cuda:0, whose mem"),
+    (lambda x: x.set_(x), NotImplementedError, r"\[set_\] expected .* on cpu or meta, got one on"),
+    (lambda x: tp.ones(2).set_(x), NotImplementedError, r"\[set_\] .* got one on cuda:0"),
     (tp.zeros_like, RuntimeError, r"\[zeros\] .*from_dlpack\(cupy"),
     (lambda x: x.requires_grad_().cpu(), RuntimeError, r"is not recorded, .* x\.detach\(\)\.cpu"),
 ]  # fmt: skip
@@ -157,3 +161,75 @@ def test_operators_run_the_kernel_of_the_tensors_device() -> None:
                                 schema="(Tensor x, Tensor y) -> Tensor")  # fmt: skip
     with pytest.raises(ValueError, match="expected all tensors on one device, got cuda and cpu"):
         both(tp.ones(2), x)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "int8", "int16", "float16", "float64", "complex64"]
+)
+@pytest.mark.parametrize("word", ["copy", "clone", None])
+def test_a_copy_is_one_for_every_dtype_and_library(dtype: str, word: str | None) -> None:
+    class Copies(GpuArray):
+        """As libraries have it: a method of this name."""
+
+    if word is not None:
+        setattr(Copies, word, lambda self: GpuArray(self.array.copy(), self.index))
+    array = np.array([1, 0, 1], dtype)
+    x = tp.from_dlpack(Copies(array, 1))
+    y = x.clone()
+    array[0] = 0
+    assert (y.device, y.dtype) == (x.device, x.dtype)
+    assert y.cpu().tolist() == [1, 0, 1]
+
+
+def test_what_the_library_does_not_compute_names_the_operator() -> None:
+    class Refuses(GpuArray):
+        def __mul__(self, other: Any) -> Any:
+            raise TypeError("no such kernel")
+
+    x = tp.from_dlpack(Refuses([1.0]))
+    with pytest.raises(
+        TypeError, match=r"\[mul\] .* on cuda refuses: no such kernel\. Write x\.det"
+    ):
+        x * x
+
+
+def test_gradcheck_refuses_inputs_there() -> None:
+    x = on_gpu([1.0]).requires_grad_()
+    with pytest.raises(
+        ValueError, match=r"\[gradcheck\] input \w+: expected .* on cpu, got .* cuda:0"
+    ):
+        tp.autograd.gradcheck(lambda v: v * v, (x,))
+
+
+def test_elements_from_another_device_leave_no_gradient_behind() -> None:
+    p = tp.nn.Parameter(tp.ones(1, dtype=tp.float64))
+    p.grad = tp.ones(1, dtype=tp.float64)
+    for other in (on_gpu([1.0]), tp.ones(1, dtype=tp.float64, device="meta")):
+        with pytest.raises(RuntimeError, match=r"\[data\] expected elements on cpu, where"):
+            p.data = other
+        assert p.is_cpu
+    made = p * 2
+    with pytest.raises(RuntimeError, match=r"\[data\] .* no graph leaf.* and cpu, got .* cuda:0"):
+        made.data = on_gpu([1.0])
+    p.grad = None
+    p.data = on_gpu([1.0])
+    p.grad = on_gpu([1.0])
+    assert p.grad.device == p.device
+
+
+def test_a_module_takes_its_gradients_along() -> None:
+    module = tp.nn.Linear(1, 1, bias=False, dtype=tp.float64)
+    module.weight = tp.nn.Parameter(on_gpu([[2.0]]))
+    module.weight.grad = on_gpu([[3.0]])
+    module.cpu()
+    assert module.weight.tolist() == [[2.0]]
+    assert module.weight.grad.tolist() == [[3.0]]
+    module.to_empty(device="meta")
+    assert module.weight.grad is None
+    assert module.weight.is_meta
+
+
+def test_shapes_there_are_known_without_elements() -> None:
+    x = on_gpu(np.ones((2, 3)).T)
+    with pytest.raises(RuntimeError, match=r"\[view\] argument 'size'"):
+        x.view(6)

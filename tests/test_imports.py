@@ -158,6 +158,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
             "dims",
             "documentation",
             "elsewhere",
+            "nesting",
         },
     },
     {"tensorplay.utils": {"cpp_jit", "dlpack"}},

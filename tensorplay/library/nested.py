@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensorplay._tensor import Tensor
-from tensorplay.ops.elsewhere import flatten
+from tensorplay.ops.nesting import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -420,6 +420,7 @@ class Module:
             )
         for tensor, elements, grad in replaced.values():
             if elements._array is not tensor._array:
+                tensor._grad = None  # it follows to another device
                 tensor.data = elements
                 tensor._grad = grad
         return self
@@ -480,8 +481,8 @@ class Module:
         """
         where = _device.as_device(device, "to_empty")
         for tensor in (*self.parameters(recurse), *self.buffers(recurse)):
-            tensor.data = _creation.empty(tensor.shape, dtype=tensor.dtype, device=where)
             tensor._grad = None
+            tensor.data = _creation.empty(tensor.shape, dtype=tensor.dtype, device=where)
         return self
 
     def cpu(self: ModuleT) -> ModuleT:

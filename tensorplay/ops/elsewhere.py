@@ -1,4 +1,4 @@
-"""The few operators that run on tensors of device cuda: arithmetic, by the arrays' own library.
+"""The few operators that run on tensors of device cuda: arithmetic and copies, by their library.
 
 Tensors on a GPU stand for arrays of another library and are there for operators with CUDA kernels.
 Gradients have to be summed and formulas multiply them, which every such library does by Python's
@@ -10,24 +10,58 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorplay import _dtype
 from tensorplay._dlpack import from_dlpack
 from tensorplay._tensor import Tensor
+from tensorplay.ops.nesting import flatten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from tensorplay._tensor import Spec
 
-__all__ = ["flatten", "run_elsewhere"]
+__all__ = ["run_elsewhere"]
 
 
-_ARITHMETIC: Final[Mapping[str, Callable[..., Any]]] = {
-    "add": lambda a, b, alpha: a + b if alpha == 1 else a + b * alpha,
-    "sub": lambda a, b, alpha: a - b if alpha == 1 else a - b * alpha,
-    "mul": operator.mul,
-    "div": lambda a, b, rounding_mode: NotImplemented if rounding_mode else a / b,
-    "neg": operator.neg,
-    "clone": lambda x: x * 1,  # libraries have many words for a copy, and this one in common
+_ADVICE: Final = "Write x.detach().cpu(), or an operator of your own."
+
+
+def _copied(x: Tensor) -> Any:
+    """Return a copy of the array that a tensor stands for; libraries have many words for it."""
+    array = x._array.source
+    for word in ("copy", "clone"):  # CuPy's and JAX's, PyTorch's
+        if hasattr(array, word):
+            return getattr(array, word)()
+    # What they have in common are operators. Truth values are numbers in a product.
+    return array & array if x.dtype is _dtype.bool_ else array * 1
+
+
+def _add(a: Any, b: Any, alpha: Any) -> Any:
+    return a + b if alpha == 1 else a + b * alpha
+
+
+def _sub(a: Any, b: Any, alpha: Any) -> Any:
+    return a - b if alpha == 1 else a - b * alpha
+
+
+def _div(a: Any, b: Any, rounding_mode: str | None) -> Any:
+    return NotImplemented if rounding_mode else a / b
+
+
+def _on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of tensors that calls one of arrays."""
+    return lambda *values: function(
+        *(v._array.source if isinstance(v, Tensor) else v for v in values)
+    )
+
+
+_RUNS: Final[Mapping[str, Callable[..., Any]]] = {
+    "add": _on_arrays(_add),
+    "sub": _on_arrays(_sub),
+    "mul": _on_arrays(operator.mul),
+    "div": _on_arrays(_div),
+    "neg": _on_arrays(operator.neg),
+    "clone": _copied,
 }
 
 
@@ -49,6 +83,8 @@ def run_elsewhere(name: str, values: list[Any], specs: Callable[[], Any]) -> Any
         Another tensor lies elsewhere.
     NotImplementedError
         It is none of those that run there.
+    TypeError
+        The arrays' library does not compute it, or gives another dtype or shape.
     """
     places = sorted({str(t.device) for t in flatten(values)}, reverse=True)
     if len(places) > 1:
@@ -58,29 +94,27 @@ def run_elsewhere(name: str, values: list[Any], specs: Callable[[], Any]) -> Any
         )
         raise ValueError(message)
     made: Any = NotImplemented
-    compute = _ARITHMETIC.get(name)
+    compute = _RUNS.get(name)
     if compute is not None:
         spec: Spec = specs()
-        made = compute(*(v._array.source if isinstance(v, Tensor) else v for v in values))
+        try:
+            made = compute(*values)
+        except TypeError as error:  # so libraries say what they do not compute
+            message = f"[{name}] the library of the arrays on cuda refuses: {error}. {_ADVICE}"
+            raise TypeError(message) from error
     if made is NotImplemented:
         message = (
             f"[{name}] no kernel for device cuda: tensors there are for operators with CUDA "
-            "kernels, and for + - * /. Write x.detach().cpu(), or an operator of your own."
+            f"kernels, and for + - * /. {_ADVICE}"
         )
         raise NotImplementedError(message)
     out = from_dlpack(made)
     if (tuple(out.shape), out.dtype) != (spec.shape, spec.dtype):
+        several = len({t.dtype for t in flatten(values)}) > 1
         message = (
             f"[{name}] expected a result {spec.dtype!r} of shape {list(spec.shape)}, and the "
-            f"arrays' library gave {out.dtype!r} of shape {list(out.shape)}. Give both arguments "
-            "one dtype."
+            f"arrays' library gave {out.dtype!r} of shape {list(out.shape)} on {out.device}. "
+            f"{'Give both arguments one dtype.' if several else _ADVICE}"
         )
         raise TypeError(message)
     return out
-
-
-def flatten(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among `values` and in their lists."""
-    for value in values:
-        members = value if isinstance(value, list) else (value,)
-        yield from (t for t in members if isinstance(t, Tensor))

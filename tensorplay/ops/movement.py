@@ -89,7 +89,7 @@ reshape = Primitive(
 
 def _view(x: Tensor, size: Ints) -> Any:
     shape = resolve_size("view", size, x._array.size)
-    if x.is_meta or not x._array.flags.c_contiguous:
+    if x.is_meta or x.is_cuda or not x._array.flags.c_contiguous:
         spec = spec_of(x)
         if view_strides(spec, shape) is None:
             raise RuntimeError(

@@ -23,7 +23,8 @@ from tensorplay.autograd import batched, forward_ad, grad_mode
 from tensorplay.autograd.graph import Edge, edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.ops.arguments import SCALARS, converter, reject
-from tensorplay.ops.elsewhere import flatten, run_elsewhere
+from tensorplay.ops.elsewhere import run_elsewhere
+from tensorplay.ops.nesting import flatten
 from tensorplay.ops.node import (
     OTHER,
     TENSOR,

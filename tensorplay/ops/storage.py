@@ -66,6 +66,16 @@ def _refuse_recorded(where: str, tensor: Tensor) -> None:
         raise RuntimeError(message)
 
 
+def _refuse_cuda(where: str, *tensors: Tensor) -> None:
+    place = next((t.device for t in tensors if t.is_cuda), None)
+    if place is not None:
+        message = (
+            f"[{where}] expected tensors on cpu or meta, got one on {place}, whose memory is "
+            f"another library's. Write x.detach().cpu().{where}(...)."
+        )
+        raise NotImplementedError(message)
+
+
 def _views_of(tensor: Tensor) -> list[Tensor]:
     """Return the tensors that say of themselves that they are views of `tensor`."""
     counter = tensor._counter
@@ -111,11 +121,12 @@ def _resize_(self: Tensor, *size: Any) -> Tensor:
         A size is negative, the tensor requires grad, or would have to move but shares history: it
         is a view, or changed its size before while it had views.
     NotImplementedError
-        It is one sample of a batch (vmap).
+        It is one sample of a batch (vmap), or lies on a GPU.
     """
     from tensorplay._creation import shape_of
 
     shape = shape_of("resize_", size)
+    _refuse_cuda("resize_", self)
     _refuse_batched("resize_", self)
     _refuse_recorded("resize_", self)
     array = self._array
@@ -167,12 +178,14 @@ def _set_(
     RuntimeError
         Types or devices differ, the layout reaches out of the memory, or a tensor requires grad.
     NotImplementedError
-        One is one sample of a batch (vmap).
+        One is one sample of a batch (vmap), or lies on a GPU.
     """
+    _refuse_cuda("set_", self)
     if source is None:
         source = self.new_zeros((0,))
     if not isinstance(source, Tensor):
         reject("set_", "source", "Tensor", source)
+    _refuse_cuda("set_", source)
     if source._dtype is not self._dtype or source.is_meta is not self.is_meta:
         message = (
             f"[set_] argument 'source': expected {self._dtype!r} on {self.device}, got "

@@ -17,20 +17,20 @@ from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tensorplay.utils.cpp_jit.cuda import has_gpu
 from tpkernel.report.facts import Finding
 
-__all__ = ["NOT_HERE", "not_run", "on_gpu", "reachable", "unreachable"]
+__all__ = ["NOT_HERE", "not_run", "reachable", "runs_on_gpu", "unreachable"]
 
 #: Code of findings about checks that this machine cannot run; another one may.
 NOT_HERE = "not_run_here"
 
 
-def on_gpu(operator: OperatorSpec) -> bool:
+def runs_on_gpu(operator: OperatorSpec) -> bool:
     """Whether an operator's kernel runs on a GPU."""
     return operator.kernel.device == "cuda"
 
 
 def unreachable(operator: OperatorSpec) -> str:
     """Say why an operator cannot be called here; empty where it can."""
-    if not on_gpu(operator):
+    if not runs_on_gpu(operator):
         return ""
     if not has_gpu():
         return "no GPU here"
@@ -53,7 +53,7 @@ def reachable(spec: CellSpec, operators: Mapping[str, Any]) -> Iterator[None]:
     """Let operators on a GPU take tensors in main memory, as long as the block runs."""
     changed: list[tuple[Any, Any]] = []
     try:
-        for operator in filter(on_gpu, spec.operators):
+        for operator in filter(runs_on_gpu, spec.operators):
             kernels = operators[operator.opname].operator_kernels
             changed.append((kernels, kernels.get("cpu")))
             written = [a.is_write for a in operators[operator.opname].schema.arguments]

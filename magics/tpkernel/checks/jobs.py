@@ -16,7 +16,7 @@ from typing import Any
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tpkernel.checks.chosen import chosen_sample
 from tpkernel.checks.compiling import CompileJob
-from tpkernel.checks.devices import not_run, on_gpu, unreachable
+from tpkernel.checks.devices import not_run, runs_on_gpu, unreachable
 from tpkernel.checks.gradchecks import dtypes_of, gradchecks, said_of
 from tpkernel.checks.memory import MemoryWatch, check_memory
 from tpkernel.checks.opchecks import opchecks
@@ -73,7 +73,7 @@ class GradcheckJob:
             except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
                 yield Finding("gradcheck", operator.name, "error", f"samples: {said_of(problem)}")
                 continue
-            watch = MemoryWatch(spec, kernels, enabled=not on_gpu(operator))
+            watch = MemoryWatch(spec, kernels, enabled=not runs_on_gpu(operator))
             dtypes = dtypes_of(operator, settings)
             wrong = [
                 f
@@ -234,7 +234,7 @@ def _not_run(spec: CellSpec, job: Job) -> Iterator[Finding]:
     """Yield a finding for each operator that a job cannot run here."""
     for operator in _chosen(spec, _operator_of(job)):
         reason = unreachable(operator)
-        if on_gpu(operator) and isinstance(job, TimingJob) and not reason:
+        if runs_on_gpu(operator) and isinstance(job, TimingJob) and not reason:
             reason = "times here are those of the CPU; ncu and nsys, of the CUDA toolkit, time GPUs"
         if reason:
             yield from not_run(operator, (_KINDS[type(job)],), reason)

@@ -17,7 +17,7 @@ import tensorplay as tp
 from tensorplay.library.modules.source import define_operators, kernels_of
 from tensorplay.library.modules.spec import DTYPES, Argument, CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
-from tpkernel.checks.devices import not_run, on_gpu, reachable, unreachable
+from tpkernel.checks.devices import not_run, reachable, runs_on_gpu, unreachable
 from tpkernel.checks.gradchecks import gradchecks, said_of
 from tpkernel.checks.memory import MemoryWatch, check_memory
 from tpkernel.checks.opchecks import opchecks
@@ -143,9 +143,9 @@ def _checked(
     except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
         yield Finding(checks[0], operator.name, "error", f"samples: {said_of(problem)}")
         return
-    watched = not sanitized and not on_gpu(operator)
+    watched = not sanitized and not runs_on_gpu(operator)
     watch = MemoryWatch(spec, kernels, enabled=watched)
-    if "memory" in checks and on_gpu(operator):
+    if "memory" in checks and runs_on_gpu(operator):
         reason = "the memory of a GPU is not watched here; compute-sanitizer watches it"
         yield from not_run(operator, ("memory",), reason)
     wrong: list[Finding] = []
@@ -181,7 +181,7 @@ def _checked(
             yield from watch.take()
         if not wrong:
             dtypes = preferred_dtypes(operator)
-            if not on_gpu(operator):  # where copies lie contiguous
+            if not runs_on_gpu(operator):  # where copies lie contiguous
                 yield from check_layouts(operator, definition, samples[-1], dtypes, progress)
             yield from check_repeats(
                 operator,
@@ -226,7 +226,7 @@ def _validation(
                 progress(f"validation of {spec.name} with {', '.join(names)} {dtype} on {device}")
                 with _watched(watch, spec, sample, dtypes):
                     yield _row(spec, definition, sample, dtypes, names, device, "contiguous")
-        for argument in () if on_gpu(spec) else group:
+        for argument in () if runs_on_gpu(spec) else group:
             progress(f"validation of {spec.name} with {argument.name} strided on cpu")
             with _watched(watch, spec, sample, base, f" and {argument.name} strided"):
                 yield _row(spec, definition, sample, base, [argument.name], "cpu", "strided")

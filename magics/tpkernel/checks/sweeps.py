@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tpkernel.checks.chosen import chosen_sample
-from tpkernel.checks.devices import on_gpu
+from tpkernel.checks.devices import runs_on_gpu
 from tpkernel.checks.jobs import GradcheckJob, TimingJob, check_job
 from tpkernel.checks.samples import make_samples
 from tpkernel.checks.verdicts import verdict_text, worst_verdict
@@ -365,7 +365,7 @@ def sweep(
     An interrupt cancels what has not begun.
     """
     origin, built, operator = _source(op)
-    if on_gpu(operator):
+    if runs_on_gpu(operator):
         message = (
             f"[sweep] {operator.name} runs on cuda, and a sweep is over operators of C++ cells. "
             "Check cases one by one, by report.with_gradcheck(shapes=…)."

@@ -113,7 +113,8 @@ def admitted(leaves: list[Leaf]) -> list[Leaf]:
     Raises
     ------
     ValueError
-        None requires grad, or one has no elements to change: it is on device meta or read-only.
+        None requires grad, or one has no elements to change here: it is on device meta or cuda, or
+        read-only.
     RuntimeError
         Elements of one share memory, with each other or with another input, so that they cannot
         be changed one by one.
@@ -127,8 +128,12 @@ def admitted(leaves: list[Leaf]) -> list[Leaf]:
         )
         raise ValueError(message)
     for name, tensor in checked:
-        if tensor.is_meta:
-            message = f"[gradcheck] input {name}: expected a tensor on cpu, got one on meta."
+        if not tensor.is_cpu:
+            advice = f" Write {name}.detach().cpu()." if tensor.is_cuda else ""
+            message = (
+                f"[gradcheck] input {name}: expected a tensor on cpu, got one on {tensor.device}."
+                f"{advice}"
+            )
             raise ValueError(message)
         array = tensor._array
         for size, stride in zip(array.shape, array.strides, strict=True):
