@@ -550,6 +550,8 @@ def _limit_rows(indices: Tensor, weight: Tensor, max_norm: float, norm_type: flo
     if max_norm < 0:
         message = f"[embedding] argument 'max_norm': expected at least 0, got {max_norm}."
         raise ValueError(message)
+    if indices.is_meta or weight.is_meta:
+        return  # there are no elements to scale
     with _tp.no_grad():
         chosen = _tp.unique(indices)
         rows = _embedding(chosen, weight)

@@ -272,6 +272,9 @@ def test_embedding_limits_the_rows_that_it_looks_up() -> None:
     found.sum().backward()
     assert table.weight.grad.tolist() == [[0.0, 0.0], [2.0, 2.0], [1.0, 1.0]]
     assert "max_norm=1.0" in repr(table)
+    meta = tp.nn.Embedding(3, 2, max_norm=1.0, device="meta")
+    found = meta(tp.tensor([[0, 1]], device="meta"))
+    assert (found.is_meta, tuple(found.shape)) == (True, (1, 2, 2))
     with pytest.raises(IndexError):
         table(tp.tensor([3]))
 
