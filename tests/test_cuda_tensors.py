@@ -148,6 +148,7 @@ def test_operators_run_the_kernel_of_the_tensors_device() -> None:
 
     x = on_gpu([1.0, 2.0])
     assert elements(f(x)) == [3.0, 6.0]
+    assert elements(f(GpuArray([1.0, 2.0]))) == [3.0, 6.0]  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError, match=r"device cpu; .*Pass tensors on a GPU"):
         f(tp.ones(2))
     f.register_kernel("cpu", lambda x: x * 5)

@@ -88,7 +88,7 @@ class CustomPrimitive(Primitive):
     def _operand(self, argument: Any, value: Any) -> Any:
         """Take a NumPy array, or one on a GPU, as a tensor on its memory, as kernels do."""
         if not isinstance(value, np.ndarray):
-            return super()._operand(argument, from_dlpack(value) if on_gpu(value) else value)
+            return from_dlpack(value) if on_gpu(value) else super()._operand(argument, value)
         where, name = self.schema.qualname, argument.name
         if not value.flags.writeable and not isinstance(value, np.ma.MaskedArray):
             writes = True if argument.is_write else self.access.get(name, False)
