@@ -148,7 +148,7 @@ class CustomPrimitive(Primitive):
             check_writable(tensor, self.qualname)
         # The kernel sees the memory, not the history: nothing inside it is recorded.
         inner = [_detached(v) for v in values]
-        kernel = self._kernel(tensors, meta=meta)
+        kernel = self._kernel(values, tensors, meta=meta)
         before = Snapshot(self.schema, inner) if self.checks_writes else None
         try:
             with grad_mode.no_grad():
@@ -171,7 +171,9 @@ class CustomPrimitive(Primitive):
             return None
         return outs[0] if len(self.schema.returns) == 1 else tuple(outs)
 
-    def _kernel(self, tensors: list[Tensor], *, meta: bool) -> Callable[..., Any]:
+    def _kernel(
+        self, values: list[Any], tensors: list[Tensor], *, meta: bool
+    ) -> Callable[..., Any]:
         if not meta:
             device = tensors[0].device.type if tensors else "cpu"
             if any(t.device.type != device for t in tensors):
@@ -182,7 +184,9 @@ class CustomPrimitive(Primitive):
                     "tensorplay.from_dlpack(cupy.asarray(x)) for those on cpu."
                 )
                 raise ValueError(message)
-            return self.kernels.concrete(device)
+            arguments = zip(self.schema.arguments, values, strict=True)
+            first = next(((a.name, t.device) for a, v in arguments for t in flatten((v,))), None)
+            return self.kernels.concrete(device, first)
         if any(not t.is_meta and t.ndim for t in tensors):
             message = (
                 f"[{self.qualname}] expected all tensors on one device, got meta and cpu. "

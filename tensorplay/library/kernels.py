@@ -124,8 +124,10 @@ class Kernels:
             return None
         return None if device == "meta" and self.fake is not None else found
 
-    def concrete(self, device: str) -> Callable[..., Any]:
-        """Return the kernel for a device.
+    def concrete(
+        self, device: str, given: tuple[str, _device.device] | None = None
+    ) -> Callable[..., Any]:
+        """Return the kernel for a device, on which the argument lies that is `given` by name.
 
         Raises
         ------
@@ -141,6 +143,14 @@ class Kernels:
             advice = ""
             if device == "cpu" and self.get("cuda") is not None:
                 advice = "Pass tensors on a GPU, tensorplay.from_dlpack(cupy.asarray(x)), or write "
+            elif device == "cuda" and self.get("cpu") is not None:
+                advice = "Write x.detach().cpu(), or "
+                if given is not None:
+                    name, place = given
+                    advice = (
+                        f"Argument '{name}': expected a tensor on cpu, got one on {place}. Write "
+                        f"{name}.detach().cpu(), or "
+                    )
             message = (
                 f"[{schema.full_name}] no kernel for device {device}; registered: {known}{state}. "
                 f"{advice or 'Write '}"

@@ -407,6 +407,9 @@ class TpKernelMagics(Magics):
                     del shell.user_ns[name]
         self._release(key, previous, built)
         device = "cpu" if report.build.cuda is None else "cuda"
+        if previous is not None:
+            defined = {o.name for o in built.spec.operators} if device == previous.device else set()
+            self._drop(previous, defined)
         for other in self.session.slots.values():  # a name has one owner
             other.names = tuple(n for n in other.names if n not in report.bound)
             if other.device != device:  # an operator has a kernel for each
@@ -525,8 +528,21 @@ class TpKernelMagics(Magics):
                 if operator.name not in {o.name for o in built.spec.operators}:
                     reason = f"its cell ran again as {built.report.cell} and defines it no more."
                     _block(operator, slot.device, reason)
-        for empty in [k for k, slot in slots.items() if not slot.names and not slot.blocked]:
+        for empty in [
+            k for k, slot in slots.items() if not (slot.names or slot.blocked or slot.operators)
+        ]:
             del slots[empty]
+
+    def _drop(self, previous: Slot, defined: set[str]) -> None:
+        """Take away the kernels that a cell no longer has for operators that another cell defines.
+
+        What no other cell defines stays callable under `tp.ops`, as what a cell defined does.
+        """
+        others = {o for slot in self.session.slots.values() for o in slot.operators}
+        for operator in previous.definitions:
+            if operator.name not in defined and operator.name in others:
+                carrier = getattr(getattr(tp.ops, operator.namespace), operator.opname, operator)
+                carrier.operator_kernels.drop(previous.device)
 
     # -- after a failure ----------------------------------------------------------------------
 

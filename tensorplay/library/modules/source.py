@@ -165,7 +165,7 @@ class _Writer:
             "@tp.library.custom_op(",
             f'    "{spec.name}",',
             f"    mutates_args={spec.mutates!r},",
-            *([] if self.on_cpu else [f'    device_types="{spec.kernel.device}",']),
+            f'    device_types="{spec.kernel.device}",',
             f"    schema={_quoted(self.schema.signature())},",
             *(["    tags=tp.library.Tag.dynamic_output_shape,"] if spec.unknown_shapes else []),
             ")",

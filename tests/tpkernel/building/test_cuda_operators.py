@@ -19,6 +19,7 @@ from tensorplay.utils import cpp_jit
 from tensorplay.utils.cpp_jit import cuda, cuda_kernels
 from tests.cuda_driver import build_driver
 from tests.gpu_arrays import GpuArray
+from tests.tpkernel.notebook.test_owners import in_cell
 from tests.tpkernel.shell import Shell
 
 
@@ -445,7 +446,11 @@ answers["other schema"] = said(tp.ops.cudaops.scale, gpu([1.0]))
     assert "[cudaops::scale_backward] no kernel for device cpu" in got["cpu gradient"]
     # The formula of the cell that ran last: its product is the arrays' library's, so one launch.
     assert got["cpu last"] == [[2.0, 2.0], [2.0], 1]
-    assert "argument 'x': a tensor on device cuda:0 has no elements in main" in got["other schema"]
+    assert got["other schema"] == (
+        "NotImplementedError: [cudaops::scale] no kernel for device cuda; registered: cpu. "
+        "Argument 'x': expected a tensor on cpu, got one on cuda:0. Write x.detach().cpu(), or "
+        "@tensorplay.library.register_kernel('cudaops::scale', 'cuda')."
+    )
 
 
 @needs_compiler
@@ -496,3 +501,20 @@ def test_cuda_operators_are_neither_exported_nor_swept(
     assert not (tmp_path / "package").exists()
     with pytest.raises(ValueError, match=r"\[sweep\] cudaops::scale runs on cuda"):
         tpkernel.sweep(report, {"x": [(3,)]})
+
+
+@needs_compiler
+def test_a_cell_that_drops_an_operator_takes_its_kernel_along(shell: Shell) -> None:
+    kernels = {"cpu": CPU_SCALE, "cuda": SCALE}
+    x = {"cpu": tp.ones(1), "cuda": tp.from_dlpack(GpuArray(np.ones(1, np.float32)))}
+    for dropped, kept in (("cpu", "cuda"), ("cuda", "cpu")):
+        for device in (kept, dropped):
+            in_cell(shell, device)
+            shell.ok(f"%%tpkernel --no-check\n{kernels[device]}")
+        assert {"cpu", "cuda"} <= set(tp.ops.cudaops.scale.operator_kernels.by_key)
+        shell.ok("%%tpkernel --no-check\nint64_t other() { return 1; }")
+        words = rf"no kernel for device {dropped}; registered: {kept}\."
+        with pytest.raises(NotImplementedError, match=words):
+            tp.ops.cudaops.scale(x[dropped])
+        assert kept in tp.ops.cudaops.scale.operator_kernels.by_key
+    in_cell(shell, None)
