@@ -6,6 +6,7 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -239,12 +240,10 @@ class Optimizer:
                 if grad is not None and grad._array.shape != p._array.shape:
                     self._refuse_gradient(p, grad)
         for group in self.param_groups:
-            left = self._step_together(group)
-            if left:
+            at = self._step_together(group, 0)
+            if at < len(group["params"]):
                 with np.errstate(all="ignore"):  # as the operators, kernels and joint steps are
-                    for p in left:
-                        if p._grad is not None:
-                            self._step_one(p, group)
+                    self._step_one_by_one(group, at)
         for hook in tuple(self._hooks["after"].values()):
             hook(self, () if closure is None else (closure,), {})
         return loss
@@ -257,10 +256,16 @@ class Optimizer:
         )
         raise RuntimeError(message)
 
-    def _step_together(self, group: dict[str, Any]) -> Sequence[Tensor]:
-        """Step with the parameters that one call can take, and return the others."""
+    def _step_one_by_one(self, group: dict[str, Any], at: int) -> None:
         params: Sequence[Tensor] = group["params"]
-        return params
+        while at < len(params):
+            if params[at]._grad is not None:
+                self._step_one(params[at], group)
+            at = self._step_together(group, at + 1)
+
+    def _step_together(self, group: dict[str, Any], at: int) -> int:
+        """Step with parameters from index `at` on in one call; return the index of the next."""
+        return at
 
     def _step_one(self, p: Tensor, group: dict[str, Any]) -> None:
         grad: Any = p._grad
@@ -277,7 +282,7 @@ class Optimizer:
         p._bump_version()
         kind = x.dtype.char
         if kind in "fd":
-            if self._fuses(x, g, group):
+            if self._fuses(x, g, state, group):
                 self._update_fused(x, g, state, group)
                 return
             if group.get("maximize"):
@@ -304,13 +309,16 @@ class Optimizer:
         """Change the elements `x` of a parameter by its gradient `g`."""
         raise NotImplementedError
 
-    def _fuses(self, x: Array, g: Array, group: dict[str, Any]) -> bool:
+    def _fuses(self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]) -> bool:
         """Tell whether one kernel does the whole update of a parameter."""
         wanted = group.get("fused", False)
         if wanted is False or (wanted is None and x.size < fused.LEAST) or x.size == 0:
             return False
         if not (x.flags.c_contiguous and g.flags.c_contiguous and x.dtype == g.dtype):
             return False
+        kept = (v._array for v in state.values() if isinstance(v, Tensor))
+        if any(np.may_share_memory(a, b) for a, b in combinations((x, g, *kept), 2)):
+            return False  # the kernel reads nothing that it has written
         if fused.can_compile():
             return True
         if wanted:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tensorplay import _native
-from tensorplay._tensor import Tensor, wrap
+from tensorplay._tensor import wrap
 from tensorplay.ops.kinds import checked
 from tensorplay.optim import fused as formulas
 from tensorplay.optim.optimizer import Array, Optimizer, at_least
@@ -98,20 +97,19 @@ class SGD(Optimizer):
             )
             raise ValueError(message)
 
-    def _step_together(self, group: dict[str, Any]) -> Sequence[Tensor]:
-        params: Sequence[Tensor] = group["params"]
+    def _step_together(self, group: dict[str, Any], at: int) -> int:
         cls = type(self)
         if cls is not SGD and any(getattr(cls, n) is not getattr(SGD, n) for n in _STEPS):
-            return params
+            return at
         numbers = tuple([group[name] for name in ("lr", "weight_decay", "momentum", "dampening")])
         if _native.core is None or group["fused"] or not all(map(_is_float32, numbers)):
-            return params
+            return at
         lr, decay, momentum, dampening = numbers
-        left: list[Tensor] = _native.core.sgd_step(
-            *(params, self.state, formulas.LEAST, lr, decay, momentum, 1 - dampening),
+        reached: int = _native.core.sgd_step(
+            *(group["params"], at, self.state, formulas.LEAST, lr, decay, momentum, 1 - dampening),
             *(bool(group["nesterov"]), bool(group["maximize"])),
         )
-        return left
+        return reached
 
     def _update_fused(
         self, x: Array, g: Array, state: dict[str, Any], group: dict[str, Any]

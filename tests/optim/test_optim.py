@@ -650,9 +650,10 @@ def test_what_the_extension_leaves_to_numpy() -> None:
     def left(p: Any, **changed: Any) -> list[Any]:
         options = {"most": 100, "momentum": 0.0, **changed}
         state = changed.get("state", {p: {}})
-        return _native.core.sgd_step(
-            [p], state, options["most"], 0.1, 0.0, options["momentum"], 1.0, False, False
+        reached = _native.core.sgd_step(
+            [p], 0, state, options["most"], 0.1, 0.0, options["momentum"], 1.0, False, False
         )
+        return [p][reached:]
 
     def parameter(values: Any, grad: Any) -> Any:
         p = nn.Parameter(tp.tensor(values))
@@ -736,3 +737,31 @@ def test_a_derived_class_steps_in_its_own_way() -> None:
         method([p], lr=0.5).step()
         found.append(p.item())
     assert found == [1.0, 4.0, 1.5]
+
+
+def test_parameters_step_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stepped() -> list[Any]:
+        memory = np.arange(6, dtype=np.float32)
+        a = nn.Parameter(tp.from_numpy(memory[:4].reshape(2, 2)))
+        b = nn.Parameter(tp.from_numpy(memory[2:]))  # shares two elements
+        c = nn.Parameter(tp.ones(4))
+        a._grad = tp.from_numpy(np.asfortranarray(np.ones((2, 2), np.float32)))  # NumPy's
+        b._grad = tp.ones(4)
+        c._grad = b.detach()  # the gradient of one is another
+        optim.SGD([a, b, c], lr=0.5, weight_decay=0.5).step()
+        return [memory.tolist(), c.tolist()]
+
+    found = stepped()
+    monkeypatch.setattr(optim.SGD, "_step_together", optim.Optimizer._step_together)
+    assert stepped() == found
+
+
+@pytest.mark.parametrize("method", [optim.SGD, optim.Adam, optim.AdamW])
+def test_large_parameters_that_are_their_gradients_step(method: Any) -> None:
+    def stepped(**options: Any) -> Any:
+        p = nn.Parameter(tp.full((300, 300), 2.0))
+        p.grad = p.detach()
+        method([p], lr=0.1, **options).step()
+        return p.detach().numpy()
+
+    np.testing.assert_array_equal(stepped(), stepped(fused=False))

@@ -107,26 +107,24 @@ Answer step(PyObject* parameter, PyObject* states, npy_intp most, const Options&
 
 PyObject* sgd_step(PyObject*, PyObject* args) {
   PyObject *given, *states;
-  Py_ssize_t most;
+  Py_ssize_t at, most;
   Options options{};
-  if (!PyArg_ParseTuple(args, "OOnddddpp", &given, &states, &most, &options.lr, &options.decay,
-                        &options.momentum, &options.share, &options.nesterov,
+  if (!PyArg_ParseTuple(args, "OnOnddddpp", &given, &at, &states, &most, &options.lr,
+                        &options.decay, &options.momentum, &options.share, &options.nesterov,
                         &options.maximize)) {
     return nullptr;
   }
   Ref parameters = Ref::take(PySequence_Fast(given, "expected a sequence of parameters"));
-  Ref left = Ref::take(parameters ? PyList_New(0) : nullptr);
-  if (!left) return nullptr;
+  if (!parameters) return nullptr;
   const bool reads = is_engine_ready() && !has_detours();
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(parameters.get()); ++i) {
-    Ref parameter = Ref::share(PySequence_Fast_GET_ITEM(parameters.get(), i));
-    const Answer answer = reads ? step(parameter.get(), states, most, options) : Answer::kNo;
-    if (answer == Answer::kError ||
-        (answer == Answer::kNo && PyList_Append(left.get(), parameter.get()) != 0)) {
-      return nullptr;
-    }
+  // In their order: gradients and parameters may share memory with one another.
+  for (; reads && at < PySequence_Fast_GET_SIZE(parameters.get()); ++at) {
+    Ref parameter = Ref::share(PySequence_Fast_GET_ITEM(parameters.get(), at));
+    const Answer answer = step(parameter.get(), states, most, options);
+    if (answer == Answer::kError) return nullptr;
+    if (answer == Answer::kNo) break;
   }
-  return left.give();
+  return PyLong_FromSsize_t(at);
 }
 
 bool prepare_descent() {

@@ -126,8 +126,9 @@ PyMethodDef methods[] = {
      "place_class(fallback, g, target, dim, ignore_index, classes): as fallback places them; one "
      "element of g stands for all."},
     {"sgd_step", sgd_step, METH_VARARGS,
-     "sgd_step(parameters, states, most, lr, decay, momentum, share, nesterov, maximize): step with "
-     "the parameters of fewer elements than `most`, and return those that are left to NumPy."},
+     "sgd_step(parameters, at, states, most, lr, decay, momentum, share, nesterov, maximize): step "
+     "with the parameters from index `at` on that have fewer than `most` elements, and return the "
+     "index of the first that is left to NumPy."},
     {"softmax", method(softmax), METH_FASTCALL,
      "softmax(x, logarithm): the softmax along the last dimension, or its logarithm."},
     {"softmax_gradient", method(softmax_gradient), METH_FASTCALL,
