@@ -23,6 +23,7 @@ from tpkernel.checks.opchecks import opchecks
 from tpkernel.checks.running import checking_worker
 from tpkernel.checks.samples import make_samples
 from tpkernel.checks.timing import TimingJob
+from tpkernel.checks.varying import varied_samples
 from tpkernel.errors import did_you_mean
 from tpkernel.report.facts import (
     CompileFacts,
@@ -65,15 +66,20 @@ class GradcheckJob:
         settings = self.settings
         for operator in _chosen(spec, settings.operator):
             definition = operators[operator.opname]
+            watch = MemoryWatch(spec, kernels, enabled=not runs_on_gpu(operator))
+            only_defaults: list[Finding] = []
             try:
-                samples = make_samples(operator, seed=settings.seed)
                 if settings.shapes:
-                    base, shapes = samples[-1], settings.shapes
-                    samples = [chosen_sample(operator, base, shapes, seed=settings.seed)]
+                    base = make_samples(operator, seed=settings.seed)[-1]
+                    chosen = chosen_sample(operator, base, settings.shapes, seed=settings.seed)
+                    samples = [chosen]
+                else:
+                    samples, only_defaults = varied_samples(
+                        operator, definition, watch, progress, seed=settings.seed
+                    )
             except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
                 yield Finding("gradcheck", operator.name, "error", f"samples: {said_of(problem)}")
                 continue
-            watch = MemoryWatch(spec, kernels, enabled=not runs_on_gpu(operator))
             dtypes = dtypes_of(operator, settings)
             wrong = [
                 f
@@ -85,6 +91,7 @@ class GradcheckJob:
                 code = wrong[0].code
                 yield Finding("gradcheck", operator.name, "error", message, code=code)
             else:
+                yield from only_defaults
                 yield from gradchecks(operator, definition, samples, settings, progress)
 
 

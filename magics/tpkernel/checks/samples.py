@@ -8,6 +8,7 @@ finite there is tried with positive values, and the report says so.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,16 @@ from tensorplay.library.modules.spec import Argument, OperatorSpec
 from tensorplay.ops.schema import parse_schema
 from tpkernel.cells.formulas import read_formula
 
-__all__ = ["Sample", "flat_results", "leaf", "make_samples", "with_leaves"]
+__all__ = [
+    "Sample",
+    "default_of",
+    "flat_results",
+    "leaf",
+    "make_samples",
+    "positive_sample",
+    "schema_type",
+    "with_leaves",
+]
 
 _SIZES = (2, 3, 4, 5, 6, 7, 8, 9)
 # Few elements all the same: a gradcheck calls the kernel for each.
@@ -58,11 +68,14 @@ class Sample:
         Argument name to array or plain value.
     positive
         Values were drawn from positive numbers only.
+    given
+        What has another value than its default, in words.
     """
 
     text: str
     values: Mapping[str, Any]
     positive: bool = False
+    given: str = ""
 
     def arguments(
         self, spec: OperatorSpec, dtypes: Mapping[str, str], *, device: str = "cpu"
@@ -154,8 +167,26 @@ def preferred_dtypes(spec: OperatorSpec) -> dict[str, str]:
     return chosen
 
 
-def make_samples(spec: OperatorSpec, *, seed: int = 0, positive: bool = False) -> list[Sample]:
+def make_samples(
+    spec: OperatorSpec,
+    *,
+    seed: int = 0,
+    positive: bool = False,
+    given: Sequence[Mapping[str, Any]] = ({},),
+) -> list[Sample]:
     """Return the declared samples, or made ones.
+
+    Parameters
+    ----------
+    spec
+        The operator.
+    seed
+        Seed of made values.
+    positive
+        Draw positive values only.
+    given
+        Plain values of made samples by argument, for each sample in turn and the last one for all
+        further ones; what is missing has its default.
 
     Raises
     ------
@@ -178,22 +209,44 @@ def make_samples(spec: OperatorSpec, *, seed: int = 0, positive: bool = False) -
             ((4,), _SIZES), ((5, 6), _SIZES), ((2, 3), _SIZES),
         ]  # fmt: skip
     else:
-        cases = [(None, _LARGER), (None, _SIZES)]
-    fitting = [(shape, sizes) for shape, sizes in _fitted(spec, cases) if sizes]
-    # Where no sizes fit, the call's own message says why.
-    used = fitting or cases
+        # Other values than the defaults show most at the larger size, too.
+        cases = [(None, _LARGER)] * min(len(given), 2) + [(None, _SIZES)]
     ways = len(_WAYS) if any(a.form for a in spec.inputs) else 1
-    used = [used[i % len(used)] for i in range(max(len(used), ways))]
-    made = [
-        _made(spec, shape, sizes, _WAYS[i % ways], generator, positive=positive)
-        for i, (shape, sizes) in enumerate(used)
-    ]
+    made = []
+    for i in range(max(len(cases), ways, len(given))):
+        plain = given[min(i, len(given) - 1)]
+        fitting = [(shape, sizes) for shape, sizes in _fitted(spec, cases, plain) if sizes]
+        # Where no sizes fit, the call's own message says why.
+        used = fitting or cases
+        shape, sizes = used[i % len(used)]
+        way = _WAYS[i % ways]
+        made.append(_made(spec, shape, sizes, way, plain, generator, positive=positive))
     return list({sample.text: sample for sample in made}.values())  # 0-d ones are all the same
 
 
-def _schema_type(argument: Argument, spec: OperatorSpec) -> str:
+def schema_type(argument: Argument, spec: OperatorSpec) -> str:
+    """Return the type of an argument as the schema writes it."""
     schema = parse_schema(spec.schema)
     return str(schema.arguments[schema.index_of(argument.name)].type)
+
+
+def default_of(spec: OperatorSpec, name: str) -> Any:
+    """Return the value that made samples give to a plain argument unless told another."""
+    return _scalar(next(a for a in spec.inputs if a.name == name), spec)
+
+
+def positive_sample(sample: Sample) -> Sample:
+    """Return the sample with the signs of its numbers, or of their real parts, taken away."""
+    values = {name: _without_signs(value) for name, value in sample.values.items()}
+    return dataclasses.replace(sample, values=values, positive=True)
+
+
+def _without_signs(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_signs(member) for member in value]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
+        return value * np.where(value.real < 0, -1, 1)
+    return value
 
 
 def _scalar(argument: Argument, spec: OperatorSpec) -> Any:
@@ -202,7 +255,7 @@ def _scalar(argument: Argument, spec: OperatorSpec) -> Any:
         return _given(argument, spec, default)
     if argument.kind != "other":
         return {"int": min(2, argument.high), "float": 0.7, "bool": True}[argument.kind]
-    kind = _schema_type(argument, spec)
+    kind = schema_type(argument, spec)
     if kind.endswith("?"):
         return None
     if kind == "ScalarType[]":
@@ -218,14 +271,16 @@ def _scalar(argument: Argument, spec: OperatorSpec) -> Any:
 
 def _given(argument: Argument, spec: OperatorSpec, value: Any) -> Any:
     """Return a declared value; a dtype is declared by its name."""
-    if argument.kind == "other" and _schema_type(argument, spec) == "ScalarType":
+    if argument.kind == "other" and schema_type(argument, spec) == "ScalarType":
         name = getattr(value, "name", value)
         return getattr(tp, str(name).removeprefix("tp."))
     return value
 
 
 def _fitted(
-    spec: OperatorSpec, cases: Sequence[tuple[tuple[int, ...] | None, tuple[int, ...]]]
+    spec: OperatorSpec,
+    cases: Sequence[tuple[tuple[int, ...] | None, tuple[int, ...]]],
+    plain: Mapping[str, Any],
 ) -> Iterator[tuple[tuple[int, ...] | None, tuple[int, ...]]]:
     """Put the sizes of each case in an order in which every output has elements.
 
@@ -234,11 +289,14 @@ def _fitted(
     free = min(len(spec.kernel.shapes.symbols()), _MOST_ORDERED)
     for shape, sizes in cases:
         orders = ((*o, *sizes[free:]) for o in permutations(sizes[:free]))
-        yield shape, next((o for o in orders if _has_elements(spec, shape, o)), ())
+        yield shape, next((o for o in orders if _has_elements(spec, shape, o, plain)), ())
 
 
 def _has_elements(
-    spec: OperatorSpec, free_shape: tuple[int, ...] | None, sizes: tuple[int, ...]
+    spec: OperatorSpec,
+    free_shape: tuple[int, ...] | None,
+    sizes: tuple[int, ...],
+    plain: Mapping[str, Any],
 ) -> bool:
     """Whether the declared shapes give every output at least one element."""
     rules = [r for r in spec.kernel.shapes.outputs.values() if isinstance(r, Dims)]
@@ -249,7 +307,7 @@ def _has_elements(
     for n, shape in _shapes(spec, free_shape, sizes).items():
         one = SimpleNamespace(shape=shape, ndim=len(shape))
         names[n] = [one] * 3 if n in lists else one
-    names |= {a.name: _scalar(a, spec) for a in spec.inputs if a.kind == "int"}
+    names |= {a.name: plain.get(a.name, _scalar(a, spec)) for a in spec.inputs if a.kind == "int"}
     names |= _sizes_by_symbol(spec, sizes)
     try:
         return all(
@@ -294,6 +352,7 @@ def _made(
     free_shape: tuple[int, ...] | None,
     sizes: tuple[int, ...],
     way: tuple[bool, int],
+    plain: Mapping[str, Any],
     generator: np.random.Generator,
     *,
     positive: bool,
@@ -304,7 +363,8 @@ def _made(
     present, count = way
     for argument in spec.inputs:
         if argument.kind != "tensor":
-            values[argument.name] = _scalar(argument, spec)
+            name = argument.name
+            values[name] = plain[name] if name in plain else _scalar(argument, spec)
             continue
         name = argument.name
         if argument.form == "?" and not present:
@@ -315,7 +375,8 @@ def _made(
         if argument.form == "?[]" and drawn:
             drawn[-1] = None
         values[name] = drawn if argument.is_list else drawn[0]
-    return Sample(_text(spec, values), values, positive)
+    given = ", ".join(f"{name}={value!r}" for name, value in plain.items())
+    return Sample(_text(spec, values), values, positive, given)
 
 
 def _shapes_of_members(

@@ -23,6 +23,7 @@ from tpkernel.checks.memory import MemoryWatch, check_memory
 from tpkernel.checks.opchecks import opchecks
 from tpkernel.checks.repeats import check_layouts, check_repeats
 from tpkernel.checks.samples import Sample, make_samples, preferred_dtypes
+from tpkernel.checks.varying import varied_samples
 from tpkernel.checks.verdicts import is_bad
 from tpkernel.checks.zeros import check_zeros, with_zeros
 from tpkernel.report.facts import (
@@ -138,20 +139,21 @@ def _checked(
     progress: Progress,
 ) -> Iterator[Record]:
     """Run the checks of one operator."""
+    watched = not sanitized and not runs_on_gpu(operator)
+    watch = MemoryWatch(spec, kernels, enabled=watched)
     try:
-        samples = make_samples(operator, seed=seed)
+        plain = make_samples(operator, seed=seed)
+        samples, only_defaults = varied_samples(operator, definition, watch, progress, seed=seed)
     except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
         yield Finding(checks[0], operator.name, "error", f"samples: {said_of(problem)}")
         return
-    watched = not sanitized and not runs_on_gpu(operator)
-    watch = MemoryWatch(spec, kernels, enabled=watched)
     if "memory" in checks and runs_on_gpu(operator):
         reason = "the memory of a GPU is not watched here; compute-sanitizer watches it"
         yield from not_run(operator, ("memory",), reason)
     wrong: list[Finding] = []
     if "memory" in checks or "gradcheck" in checks:
         dtypes = preferred_dtypes(operator)
-        zeros = with_zeros(operator, samples)
+        zeros = with_zeros(operator, plain)
         found = list(check_memory(operator, definition, watch, samples, dtypes, progress))
         wrong = list(_errors(found))
         if not wrong:  # else zeros show the same mistake under another name
@@ -168,6 +170,7 @@ def _checked(
                 level, message = "error", f"not run before this is mended: {wrong[0].message}"
             yield Finding("gradcheck", operator.name, level, message, code=wrong[0].code)
         else:
+            yield from only_defaults
             settings = GradcheckSettings(seed=seed)
             records = list(gradchecks(operator, definition, samples, settings, progress))
             yield from records
@@ -193,7 +196,9 @@ def _checked(
                 progress,
             )
     if "opcheck" in checks and not wrong:
-        yield from opchecks(operator, definition, samples[0], progress)
+        # A rule for a shape may forget what has a default, too.
+        sample = next((s for s in reversed(samples) if s.given), samples[0])
+        yield from opchecks(operator, definition, sample, progress)
 
 
 def _errors(findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -106,9 +106,11 @@ def _check_lines(report: Report) -> Iterator[str]:
         yield _line("compile", f"{verdict_text(compiled.verdict)}: {words}")
     for times in report.timing:
         yield from _timing_lines(times)
-    notes = sum(f.level == "note" for f in report.findings)
-    if notes:
-        yield _line("findings", _count(notes, "note"))
+    notes = [
+        f"{f.check} of {f.operator}: {f.message}" for f in report.findings if f.level == "note"
+    ]
+    for number, line in enumerate(_cut(notes, "notes")):
+        yield _line("" if number else "notes", line.strip())
 
 
 def _gradcheck_words(verdict: str, checks: Sequence[GradcheckFacts]) -> str:
