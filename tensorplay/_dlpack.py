@@ -17,7 +17,7 @@ import numpy as np
 from tensorplay import _device, _native
 from tensorplay._detours import detours
 from tensorplay._device import device
-from tensorplay._dtype import DTYPES, dtype
+from tensorplay._dtype import DTYPES, dtype, from_numpy_dtype
 from tensorplay._layout import DeviceArray
 from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor, wrap
@@ -469,24 +469,26 @@ def tensor_over(array: np.ndarray[Any, Any], where: str, argument: str) -> Tenso
 
     `where` and `argument` are what a refused array was given to: errors name them.
     """
+    # What the caller of a function of this library has at hand is called x in its messages.
+    written = argument if "::" in where else "x"
     if isinstance(array, np.ma.MaskedArray):
         message = (
             f"[{where}] argument '{argument}': expected np.ndarray, got a masked array, whose mask "
-            "would be lost. Write x.filled(value)."
+            f"would be lost. Write {written}.filled(value)."
         )
         raise TypeError(message)
     # An object of its own, so that `array.shape = …` leaves the tensor as it is; and a plain one,
     # as np.matrix and others compute by rules of their own.
     array = array.view(np.ndarray)
     try:
-        result = wrap(array)
+        result = wrap(array, from_numpy_dtype(array.dtype, written))
     except TypeError as error:
         message = f"[{where}] argument '{argument}': {error}"
         raise TypeError(message) from error
     if not shareable(array):
         message = (
             f"[{where}] argument '{argument}': expected strides that are multiples of the "
-            f"{array.itemsize} bytes of an element, got {array.strides}. Write x.copy()."
+            f"{array.itemsize} bytes of an element, got {array.strides}. Write {written}.copy()."
         )
         raise ValueError(message)
     if (

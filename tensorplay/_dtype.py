@@ -133,8 +133,8 @@ def named(name: str) -> dtype | None:
     return _FROM_NAME.get(name)
 
 
-def from_numpy_dtype(numpy_type: Any) -> dtype:
-    """Return the type of NumPy's `numpy_type`.
+def from_numpy_dtype(numpy_type: Any, name: str = "x") -> dtype:
+    """Return the type of NumPy's `numpy_type`; errors call the array `name`.
 
     Raises
     ------
@@ -149,7 +149,13 @@ def from_numpy_dtype(numpy_type: Any) -> dtype:
             names = ", ".join(_FROM_NAME)
             message = f"expected an element type out of {names}, got NumPy's {normal}."
             if found is not None:
-                message += f" Its byte order is not this machine's: write x.astype('{found.name}')."
+                order = "Its byte order is not this machine's"
+                message += f" {order}: write {name}.astype('{found.name}')."
+            elif normal.kind in "fc":
+                held = "float64" if normal.kind == "f" else "complex128"
+                message += f" Write {name}.astype('{held}')."
+            elif normal.kind in "USO":
+                message += f" Write {name}.astype('float64') if it holds numbers."
             raise TypeError(message)
     return found
 

@@ -41,6 +41,8 @@ class CustomPrimitive(Primitive):
         #: By argument, what C++ types say of a kernel: whether it writes, None where they do not
         #: say. A body in Python gets memory that it cannot write where the schema promises that.
         self.access: Mapping[str, bool | None] = {}
+        #: What to write where a gradient is missing, if that is not to register one.
+        self.formula_advice = ""
         # One attribute, so that a call sees formula and set-up of one registration.
         self.gradient: Gradient | None = None
         self._made_formula: tuple[Gradient, Callable[..., Any]] | None = None
@@ -287,11 +289,14 @@ class CustomPrimitive(Primitive):
         return ctx, formula
 
     def _no_formula(self, *_: Any) -> Any:
+        registering = (
+            "Write\n"
+            "    def backward(ctx, grad): ...\n"
+            f"    {self.name}.register_autograd(backward, setup_context=...)"
+        )
         message = (
             f"[{self.qualname}] no autograd formula was registered: there is no gradient formula "
-            "to differentiate it with. Write\n"
-            f"    def backward(ctx, grad): ...\n"
-            f"    {self.name}.register_autograd(backward, setup_context=...)"
+            f"to differentiate it with. {self.formula_advice or registering}"
         )
         if any(a.is_write for a in self.schema.arguments):
             message = (
@@ -363,9 +368,10 @@ class CustomPrimitive(Primitive):
         ):
             return
         if gradient is None:
+            registering = f"Write {self.name}.register_autograd(...)."
             message = (
                 f"[{self.qualname}] no forward-mode (jvp) rule: it follows from the backward "
-                f"formula, and none was registered. Write {self.name}.register_autograd(...)."
+                f"formula, and none was registered. {self.formula_advice or registering}"
             )
             raise NotImplementedError(message)
         recording = grad_mode.state.enabled
@@ -393,6 +399,7 @@ class CustomPrimitive(Primitive):
         )
         cut = [g for g, _ in pairs if not g.requires_grad or all(r is None for r in results)]
         if any(np.any(g._elements(self.qualname) != 0) for g in cut):
+            registering = f"Write {self.name}.register_autograd(...)."
             message = (
                 f"[{self.qualname}] no forward-mode (jvp) rule: it follows from the backward "
                 "formula, and that one is not written in recorded tensor operations."

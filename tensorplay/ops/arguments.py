@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -28,15 +29,25 @@ def reject(where: str, argument: str, expected: Any, value: Any, advice: str = "
         inner = ", ".join(sorted({_kind(v) for v in value}))
         shown += f" of {inner}" if inner else " (empty)"
     text = f"[{where}] argument '{argument}': expected {expected}, got {shown}."
-    if not advice and str(expected) in {"Tensor", "Tensor?", "Tensor or None"}:
-        if isinstance(value, np.ndarray):
-            advice = "Write tensorplay.from_numpy(x)."
-        elif hasattr(type(value), "__dlpack__"):
-            advice = "Write tensorplay.from_dlpack(x)."
-        elif isinstance(value, (list, tuple, *SCALARS)):
-            advice = "Write tensorplay.tensor(x)."
+    if not advice:
+        advice = _advice(argument, str(expected).removesuffix(" or None").rstrip("?"), value)
     kind = OverriddenError if has_override(value) else TypeError
     raise kind(f"{text} {advice}" if advice else text)
+
+
+def _advice(argument: str, expected: str, value: Any) -> str:
+    """Return what to write for a value of the wrong kind; empty where nothing is known."""
+    if expected == "Tensor":
+        if isinstance(value, np.ndarray):
+            return f"Write tensorplay.from_numpy({argument})."
+        if hasattr(type(value), "__dlpack__"):
+            return f"Write tensorplay.from_dlpack({argument})."
+        if isinstance(value, (list, tuple, *SCALARS)):
+            return f"Write tensorplay.tensor({argument})."
+    if expected in {"int", "SymInt", "float", "Scalar", "bool"}:
+        one = isinstance(value, (np.ndarray, Tensor)) and math.prod(value.shape) == 1
+        return f"Write {argument}.item()." if one else ""
+    return ""
 
 
 def _kind(value: Any) -> str:

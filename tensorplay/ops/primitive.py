@@ -279,7 +279,12 @@ class Primitive(Operator):
             return None
         if self.scalars is True or (self.scalars and argument.name in self.scalars):
             if isinstance(value, np.ndarray):
-                return wrap(value)
+                try:
+                    return wrap(value)
+                except TypeError as error:
+                    where = f"[{self.schema.qualname}] argument '{argument.name}'"
+                    message = f"{where}: {error}"
+                    raise TypeError(message) from None
             if isinstance(value, SCALARS):
                 return value.item() if isinstance(value, np.generic) else value
         reject(self.schema.qualname, argument.name, argument.type, value)

@@ -453,6 +453,29 @@ def _keep_other_device(before: CustomOpDef, made: CustomOpDef, device: str) -> N
         made.operator.gradient = before.operator.gradient
 
 
+def _derivatives_advice(helper: OperatorSpec) -> str:
+    """Say what to write in a cell so that a function which a gradient calls has a gradient."""
+    name = f"{helper.opname.removesuffix('_backward')}_gradient"
+    schema = re.sub(r"\bgrad\b", "g", helper.schema.partition(" ->")[0].rpartition("::")[2])
+    schema = f"{helper.namespace}::{schema} -> Tensor"
+    inputs = ["g" if a.name == "grad" else a.name for a in helper.inputs if a.kind == "tensor"]
+    formulas = ", ".join(f"{n}: …" for n in inputs)
+    if not helper.opname.endswith("_backward"):
+        advice = "Declare it under ops: in its cell:"
+        return f"{advice}\n    op: {schema}\n    derivatives: {{{formulas}}}"
+    advice = "Write formulas under derivatives: in place of the function; they have derivatives."
+    if len(helper.outputs) != 1:
+        return advice
+    target = helper.outputs[0].name.removeprefix("grad_")
+    call = f"{name}({', '.join(a.name for a in helper.inputs)})"
+    return (
+        f"{advice} Or rename it to '{name}', declare it under ops: in its cell:\n"
+        f"    op: {schema.replace(f'::{helper.opname}(', f'::{name}(')}\n"
+        f"    derivatives: {{{formulas}}}\n"
+        f"and call it in a formula, as derivatives: {{{target}: '{call}'}}"
+    )
+
+
 def define_operators(
     operators: Sequence[OperatorSpec], kernels: Any, *, owner: str = "tpkernel.cell"
 ) -> Mapping[str, Any]:
@@ -502,6 +525,8 @@ def define_operators(
         except Exception as problem:
             raise OperatorError(operator, problem) from problem
         made = module[operator.opname]
+        if operator.helper and not operator.derivatives:
+            made.operator.formula_advice = _derivatives_advice(operator)
         if operator.kernel.device == "cpu":  # NumPy arrays go to kernels of the cpu
             made.operator.access = {a.name: a.writes for a in operator.inputs if a.kind == "tensor"}
         if before is not None:
