@@ -464,13 +464,14 @@ def from_numpy(array: Any) -> Tensor:
     return result
 
 
-def tensor_over(array: np.ndarray[Any, Any], where: str, argument: str) -> Tensor:
+def tensor_over(
+    array: np.ndarray[Any, Any], where: str, argument: str, written: str = "x"
+) -> Tensor:
     """Return a tensor on the memory of an array; that of a read-only one cannot be written.
 
-    `where` and `argument` are what a refused array was given to: errors name them.
+    `where` and `argument` are what a refused array was given to: errors name them. `written` is
+    what the array is called in the code that they advise.
     """
-    # What the caller of a function of this library has at hand is called x in its messages.
-    written = argument if "::" in where else "x"
     if isinstance(array, np.ma.MaskedArray):
         message = (
             f"[{where}] argument '{argument}': expected np.ndarray, got a masked array, whose mask "

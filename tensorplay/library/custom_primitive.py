@@ -99,7 +99,7 @@ class CustomPrimitive(Primitive):
             if name in self.access:
                 # The protocol through which kernels take memory has no word for read-only.
                 value = writable_alias(value)
-        return tensor_over(value, where, name)
+        return tensor_over(value, where, name, "x" if argument.type.is_list else name)
 
     def _tensor_list(self, argument: Any, value: Any) -> list[Any]:
         if isinstance(value, (list, tuple)):

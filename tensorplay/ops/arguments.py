@@ -30,23 +30,26 @@ def reject(where: str, argument: str, expected: Any, value: Any, advice: str = "
         shown += f" of {inner}" if inner else " (empty)"
     text = f"[{where}] argument '{argument}': expected {expected}, got {shown}."
     if not advice:
-        advice = _advice(argument, str(expected).removesuffix(" or None").rstrip("?"), value)
+        # What the caller of a function of this library has at hand is called x in its messages.
+        written = argument if "::" in where else "x"
+        kind_of = str(expected).removesuffix(" or None").rstrip("?")
+        advice = _advice(written, kind_of, value)
     kind = OverriddenError if has_override(value) else TypeError
     raise kind(f"{text} {advice}" if advice else text)
 
 
-def _advice(argument: str, expected: str, value: Any) -> str:
+def _advice(written: str, expected: str, value: Any) -> str:
     """Return what to write for a value of the wrong kind; empty where nothing is known."""
     if expected == "Tensor":
         if isinstance(value, np.ndarray):
-            return f"Write tensorplay.from_numpy({argument})."
+            return f"Write tensorplay.from_numpy({written})."
         if hasattr(type(value), "__dlpack__"):
-            return f"Write tensorplay.from_dlpack({argument})."
+            return f"Write tensorplay.from_dlpack({written})."
         if isinstance(value, (list, tuple, *SCALARS)):
-            return f"Write tensorplay.tensor({argument})."
+            return f"Write tensorplay.tensor({written})."
     if expected in {"int", "SymInt", "float", "Scalar", "bool"}:
         one = isinstance(value, (np.ndarray, Tensor)) and math.prod(value.shape) == 1
-        return f"Write {argument}.item()." if one else ""
+        return f"Write {written}.item()." if one else ""
     return ""
 
 

@@ -143,20 +143,22 @@ def test_read_only_arrays_are_read_in_place_and_never_written(name: str) -> None
 @pytest.mark.parametrize(
     ("array", "kind", "text"),
     [
-        (np.ma.masked_array([1.0], [True]), TypeError, r"mask would be lost. Write x\.filled"),
+        (np.ma.masked_array([1.0], [True]), TypeError, r"mask would be lost. Write NAME\.filled"),
         (np.array(["a"]), TypeError, "expected an element type out of .*got NumPy's <U1"),
         (np.array([None]), TypeError, "got NumPy's object"),
-        (np.ones(2, ">f8"), TypeError, r"byte order .* write x\.astype\('float64'\)"),
-        (np.ones(2, "i4,f8")["f1"], ValueError, r"expected strides .* Write x\.copy"),
+        (np.ones(2, ">f8"), TypeError, r"byte order .* write NAME\.astype\('float64'\)"),
+        (np.ones(2, "i4,f8")["f1"], ValueError, r"expected strides .* Write NAME\.copy"),
     ],
 )
 def test_arrays_without_a_tensor_are_told_by_argument(
     mixed: Any, array: Any, kind: type[Exception], text: str
 ) -> None:
     for args, argument in (((array,), "x"), ((np.ones(2), array), "y")):
-        with pytest.raises(kind, match=rf"^\[{mixed.name}\] argument '{argument}': .*{text}"):
+        said = text.replace("NAME", argument)
+        with pytest.raises(kind, match=rf"^\[{mixed.name}\] argument '{argument}': .*{said}"):
             mixed(*args)
-    with pytest.raises(kind, match=rf"^\[{mixed.name}\] argument 'rest': .*{text}"):
+    said = text.replace("NAME", "x")  # a member of the list
+    with pytest.raises(kind, match=rf"^\[{mixed.name}\] argument 'rest': .*{said}"):
         mixed(np.ones(2), rest=[np.ones(2), array])
 
 

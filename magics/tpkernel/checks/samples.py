@@ -210,7 +210,7 @@ def make_samples(
         ]  # fmt: skip
     else:
         # Other values than the defaults show most at the larger size, too.
-        cases = [(None, _LARGER)] * min(len(given), 2) + [(None, _SIZES)]
+        cases = [*([(None, _LARGER)] * min(len(given), 2)), (None, _SIZES)]
     ways = len(_WAYS) if any(a.form for a in spec.inputs) else 1
     made = []
     for i in range(max(len(cases), ways, len(given))):

@@ -30,6 +30,14 @@ from tpkernel.report.facts import Finding
 __all__ = ["varied_samples"]
 
 _Values = dict[str, Any]
+#: What is given for an absent value, by its type.
+_PRESENT: Mapping[str, tuple[Any, ...]] = {
+    "float?": (0.7,),
+    "Scalar?": (0.7,),
+    "int?": (2,),
+    "SymInt?": (2,),
+    "bool?": (True,),
+}
 
 
 def varied_samples(
@@ -169,13 +177,7 @@ def _alternatives(spec: OperatorSpec) -> dict[str, list[Any]]:
 
 def _others(argument: Argument, kind: str, default: Any) -> list[Any]:
     if default is None:
-        return {
-            "float?": [0.7],
-            "Scalar?": [0.7],
-            "int?": [2],
-            "SymInt?": [2],
-            "bool?": [True],
-        }.get(kind, [])
+        return list(_PRESENT.get(kind, ()))
     if isinstance(default, (list, tuple)):
         members = [_others(argument, re.sub(r"\[.*", "", kind), v) for v in default]
         if not members or not all(members):
