@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -116,6 +117,13 @@ class EntryReader:
         try:
             schema = parse_schema(text.strip())
         except ValueError as problem:
+            named = re.match(r"\s*(?:\w+::)?(nan|inf)\s*\(", text)
+            if named:
+                message = (
+                    f"'{named[1]}' is reserved: in a schema it is a number, so that it cannot name "
+                    "an operator; choose another name"
+                )
+                raise self.error(message, "op") from None
             raise self.error(f"the schema cannot be read. {problem}", "op") from None
         if schema.namespace is None:
             message = f"the schema has no namespace; write 'op: mylib::{text.strip()}'"

@@ -399,7 +399,10 @@ def admitted_lines(rows: Sequence[ValidationRow]) -> list[str]:
         plain = [r for r in members if r.layout == "contiguous"]
         parts = [_admitted(plain)] if plain else []
         parts += [f"{r.layout} too" for r in members if r.layout != "contiguous" and r.admitted]
-        said = "; ".join(parts) or "nothing else"
+        if not parts:  # only another layout was tried, and the kernel refuses it
+            layouts = dict.fromkeys(r.layout for r in members)
+            parts = [f"{layout} is refused" for layout in layouts]
+        said = "; ".join(parts)
         same.setdefault((operator if several else "", said), []).append(argument)
     return [
         f"{operator + ', ' if operator else ''}{', '.join(arguments)}: {said}"

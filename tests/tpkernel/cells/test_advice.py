@@ -138,3 +138,11 @@ def test_several_numbers_are_not(operators: SimpleNamespace) -> None:
 def test_an_operator_of_the_library_names_itself_and_its_argument() -> None:
     with pytest.raises(TypeError, match=r"^\[matmul\] argument 'other': expected an element type"):
         tp.matmul(tp.ones(2), np.ones(2, ">f4"))
+
+
+@pytest.mark.parametrize("name", ["nan", "inf"])
+@pytest.mark.parametrize("front", ["", "/*---\nop: advice::NAME(Tensor x) -> Tensor\n---*/\n"])
+def test_a_name_that_is_a_number_in_schemas_is_reserved(name: str, front: str) -> None:
+    body = "template <class T> void NAME(tp::In<T> x, tp::Out<T> out) { out[0] = x[0]; }\n"
+    with pytest.raises(tpkernel.CellError, match=rf"'{name}' is reserved.*choose another name"):
+        tpkernel.build((front + body).replace("NAME", name), checks=False)

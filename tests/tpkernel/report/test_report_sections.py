@@ -316,3 +316,18 @@ def test_a_gradcheck_that_there_is_not_is_refused(name: str, value: object) -> N
     report = tpkernel.build(SOFTPLUS, checks=False)
     with pytest.raises(ValueError, match=f"argument '{name}': expected one of .*, got {value!r}"):
         report.with_gradcheck(**{name: value})
+
+
+def test_what_two_inputs_of_one_type_refuse_is_said_once() -> None:
+    text = """\
+/*---
+op: s::product(Tensor x, Tensor w) -> Tensor
+shape: x
+---*/
+template <class T> void product(tp::In<T> x, tp::In<T> w, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i] * w[i];
+}
+"""
+    shown = tpkernel.build(text).to_text()
+    assert "x, w: float32, float64 on cpu, meta" in shown
+    assert "x, w: strided is refused" in shown
