@@ -53,7 +53,7 @@ from tpkernel.report.facts import (
 )
 from tpkernel.report.report import Report
 from tpkernel.worker.isolation import isolated_kernels, isolating_worker
-from tpkernel.worker.process import DEFAULT_BUDGET, LEAVES_PROCESSES, shared_worker
+from tpkernel.worker.process import DEFAULT_BUDGET, LEAVES_PROCESSES, LOWERS_LIMITS, shared_worker
 from tpkernel.worker.streams import PrintingKernel, may_print
 
 __all__ = ["build", "build_cell"]
@@ -216,6 +216,7 @@ def _try_initialisers(spec: CellSpec, found: cpp_jit.Build, budget: float) -> No
             "crash",
             "hang",
             LEAVES_PROCESSES,
+            LOWERS_LIMITS,
         ):
             message = (
                 "a global object of the cell ends the process when the library is loaded: "

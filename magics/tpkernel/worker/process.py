@@ -45,8 +45,30 @@ _REQUESTS = 200
 _CROWD = 32
 #: Code of the finding that processes were started and not waited for.
 LEAVES_PROCESSES = "leaves_processes"
+#: Code of the finding that the process was left with less than it may use.
+LOWERS_LIMITS = "lowers_limits"
 #: Codes of findings after which a child serves no other request.
-_NOT_AGAIN = DAMAGE | {LEAVES_PROCESSES}
+_NOT_AGAIN = DAMAGE | {LEAVES_PROCESSES, LOWERS_LIMITS}
+#: What a child says that a kernel has done to it: code and text of the finding.
+_CHANGES = {
+    "left": (
+        LEAVES_PROCESSES,
+        (
+            "the kernel starts processes and does not wait for them (they were ended). A copy made "
+            "by fork() comes back into the notebook a second time; use threads"
+        ),
+    ),
+    "lowered": (
+        LOWERS_LIMITS,
+        (
+            "the kernel lowers limits of its process during {during} and does not put them back: "
+            "{what}. A notebook could not go on with that. Set what getrlimit() said before, or "
+            "leave the limits alone"
+        ),
+    ),
+}
+#: What runs before a kernel of this request does.
+_STARTING, _LOADING = "starting", "loading the library"
 
 
 class Job(Protocol):
@@ -60,6 +82,10 @@ class Job(Protocol):
         progress: Callable[[str], None],
     ) -> Iterable[Any]:
         """Yield records; `progress` is told what is about to run, before native code is called."""
+
+
+class _FailedError(RuntimeError):
+    """The child failed in our own code before it has called a kernel of this request."""
 
 
 class Worker:
@@ -217,16 +243,26 @@ class Worker:
         Raises
         ------
         RuntimeError
-            The child does not start, or fails in our own code.
+            The child does not start, or fails in our own code before it has called a kernel.
         """
         self._drop_inherited()
         with self._lock:
             records: list[Any] = []
+            request = ("check", spec, library, checks, seed, budget)
             try:
                 self._await_start()
+                used = self._served > 1
                 assert self._channel is not None  # noqa: S101  (started above)
-                self._channel.send(("check", spec, library, checks, seed, budget))
-                self._collect(spec, library, records, on_wait, budget)
+                self._channel.send(request)
+                try:
+                    self._collect(spec, library, records, on_wait, budget)
+                except _FailedError:
+                    if not used:
+                        raise
+                    # What kernels of other requests have left there may be the reason.
+                    self._await_start()
+                    self._channel.send(request)
+                    self._collect(spec, library, records, on_wait, budget)
                 if any(isinstance(r, Finding) and r.code in _NOT_AGAIN for r in records):
                     # What this child computes or how it ends is no longer the next cell's doing.
                     self.close()
@@ -288,9 +324,7 @@ class Worker:
                 assert self._channel is not None  # noqa: S101  (started above)
                 if library not in self._loaded:
                     self._channel.send(("load", spec, library))
-                    self._collect(
-                        spec, library, records, _nothing, None, "loading the library", shows=True
-                    )
+                    self._collect(spec, library, records, _nothing, None, _LOADING, shows=True)
                     self._loaded.add(library)
                 self._shown = [0, 0]
                 self._channel.send(("call", library, export, packet, written))
@@ -300,7 +334,7 @@ class Worker:
             except BaseException:  # an interrupt: the kernel would go on, and its answer come late
                 self.close()
                 raise
-            if records:  # processes that it left behind
+            if records:  # processes that it left behind, or limits that it took away
                 self.close()
                 raise KernelCrash(records[-1].message, signal=None, during=during)
             return answer
@@ -337,7 +371,7 @@ class Worker:
         records: list[Any],
         on_wait: Callable[[str], None],
         budget: float | None,
-        during: str = "starting",
+        during: str = _STARTING,
         *,
         shows: bool = False,
     ) -> tuple[str, Any]:
@@ -381,19 +415,22 @@ class Worker:
                 records.append(value)
             elif kind in ("returned", "raised"):
                 answer = (kind, value)
-            elif kind == "left":
-                message = (
-                    "the kernel starts processes and does not wait for them (they were ended). A "
-                    "copy made by fork() comes back into the notebook a second time; use threads"
-                )
-                records.append(_finding(spec, during, message, code=LEAVES_PROCESSES))
+            elif kind in _CHANGES:
+                code, message = _CHANGES[kind]
+                message = message.format(during=during, what=value)
+                records.append(_finding(spec, during, message, code=code))
             elif kind == "done":
                 if shows:
                     self._show_output()
                 return answer
             else:
-                message = f"the check worker failed: {value}"
-                raise RuntimeError(message)
+                said, trace = value
+                self.close()
+                if during in (_STARTING, _LOADING):
+                    message = f"the check worker failed: {said}\n{trace}"
+                    raise _FailedError(message)
+                message = f"the worker could not go on during {during}: {said}"
+                raise KernelCrash(message, signal=None, during=during)
 
     def _look_at(self, process: subprocess.Popen[bytes], during: str, library: str) -> None:
         """Raise if a silent child is gone, or has started too many others."""

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +70,7 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
 
     folder = Path.cwd()
     install: Callable[[], Any] = int
+    _LIMITS.keep()
     channel.send("ready")
     loaded: dict[str, SimpleNamespace] = {}
     while True:
@@ -111,7 +113,7 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
                 )
                 for record in records:
                     channel.send(("record", record))
-                _stop_if_forked()
+                _stop_if_changed()
             elif kind == "install":
                 install = install_crash_stack(*rest)
             elif kind == "load":
@@ -121,18 +123,22 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
                 library, export, packet, written = rest
                 with streams.shown():
                     answer = _called(getattr(loaded[library], export), packet, written)
-                _stop_if_forked()
+                _stop_if_changed()
                 channel.send(answer)
             channel.send(("done", None))
         except _ProcessesLeft:
             channel.send(("left", None))
             channel.send(("done", None))
-        except Exception as problem:  # noqa: BLE001  (told to the parent, which raises it)
-            import traceback
-
-            channel.send(
-                ("failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc()}")
-            )
+        except _LimitsLowered as change:
+            channel.send(("lowered", str(change)))
+            channel.send(("done", None))
+        except Exception as problem:  # noqa: BLE001  (told to the parent, which knows what ran)
+            if lowered := _LIMITS.lowered():  # as whatever needed it has found before us
+                channel.send(("lowered", lowered))
+                channel.send(("done", None))
+            else:
+                said = f"{type(problem).__name__}: {problem}"
+                channel.send(("failed", (said, traceback.format_exc())))
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -199,18 +205,67 @@ def _limit(*, memory: bool) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
+class _Limits:
+    """What the system grants to this process, before any kernel has run and now."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._before: dict[int, int] = {}
+
+    def keep(self) -> None:
+        """Remember what is granted now."""
+        with contextlib.suppress(ImportError):  # Windows has no such limits
+            import resource
+
+            for name in dir(resource):
+                if name.startswith("RLIMIT_"):  # some are names of one limit: the first is shown
+                    self._names.setdefault(getattr(resource, name), name)
+        self._before = self._now()
+
+    def lowered(self) -> str:
+        """Say which limits are lower than those remembered, or return an empty text."""
+        now = self._now()
+        return ", ".join(
+            f"{self._names[limit]} from {_amount(before)} to {_amount(now[limit])}"
+            for limit, before in self._before.items()
+            if now[limit] < before
+        )
+
+    def _now(self) -> dict[int, int]:
+        if not self._names:
+            return {}
+        from resource import RLIM_INFINITY, getrlimit
+
+        soft = {limit: getrlimit(limit)[0] for limit in self._names}
+        return {k: _UNLIMITED if v == RLIM_INFINITY else v for k, v in soft.items()}
+
+
+_UNLIMITED = sys.maxsize
+_LIMITS = _Limits()
+
+
+def _amount(limit: int) -> str:
+    return "unlimited" if limit == _UNLIMITED else str(limit)
+
+
+class _LimitsLowered(Exception):  # noqa: N818  (no error of ours)
+    """The kernel called last has taken away what this process may use."""
+
+
 class _ProcessesLeft(Exception):  # noqa: N818  (no error of ours)
     """The kernel called last left processes behind."""
 
 
 def _announce(channel: Channel, text: str) -> None:
-    _stop_if_forked()
+    _stop_if_changed()
     channel.send(("progress", text))
 
 
-def _stop_if_forked() -> None:
-    """Raise if this process has children: no check of ours starts any."""
+def _stop_if_changed() -> None:
+    """Raise if this process has children, or less than it may use: no check of ours does that."""
     if hasattr(os, "WNOHANG"):
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
             raise _ProcessesLeft
+    if lowered := _LIMITS.lowered():
+        raise _LimitsLowered(lowered)

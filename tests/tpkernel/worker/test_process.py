@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import tensorplay as tp
 import tpkernel
+from tpkernel.checks.suite import CHECKS
 from tpkernel.worker.process import shared_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system")
@@ -24,6 +26,7 @@ void plus(tp::In<double> x, tp::Out<double> out) {
 
 CELL = """\
 // op: hostile(Tensor x) -> Tensor
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,9 +107,60 @@ def test_a_kernel_that_waits_for_its_processes_is_left_alone() -> None:
     assert build('if (std::system("true") != 0) abort();').ok
 
 
+LOWERING = """\
+rlimit less;
+getrlimit(RLIMIT_WHICH, &less);
+less.rlim_cur = AMOUNT;
+less.rlim_max = AMOUNT;
+if (setrlimit(RLIMIT_WHICH, &less) != 0) abort();
+"""
+
+
+@pytest.mark.parametrize("checks", [("memory",), CHECKS], ids=["one", "all"])
+@pytest.mark.parametrize(
+    ("which", "amount"), [("NOFILE", 0), ("FSIZE", 0), ("NPROC", 1), ("AS", 1 << 20)]
+)
+def test_a_kernel_that_takes_a_limit_away_is_found(
+    which: str, amount: int, checks: tuple[str, ...]
+) -> None:
+    lowering = LOWERING.replace("WHICH", which).replace("AMOUNT", str(amount))
+    report = tpkernel.build(CELL.replace("BODY", lowering), checks=checks)
+    (finding,) = [f for f in report.findings if f.code == "lowers_limits"]
+    assert finding.operator == "cell::hostile"
+    assert re.search(rf"RLIMIT_{which} from \w+ to {amount}\b", finding.message)
+    assert not report.ok
+    assert tp.ops.cell.hostile(tp.ones(2, dtype=tp.float64)).tolist() == [1.0, 1.0]
+    assert_next_cell_is_judged_rightly()
+
+
+def test_a_kernel_that_lowers_a_limit_and_puts_it_back_is_left_alone() -> None:
+    body = """\
+rlimit before, less;
+getrlimit(RLIMIT_NOFILE, &before);
+less = before;
+less.rlim_cur = 0;
+if (setrlimit(RLIMIT_NOFILE, &less) != 0 || setrlimit(RLIMIT_NOFILE, &before) != 0) abort();
+"""
+    report = build(body)
+    assert report.ok, str(report)
+
+
+def test_a_failure_of_the_workers_own_code_after_a_kernel_is_a_finding() -> None:
+    text = CELL.replace("BODY", "while (dup(2) >= 0) {}")  # no descriptor is left for our files
+    report = tpkernel.build(text, checks=CHECKS)
+    (finding,) = [f for f in report.findings if f.code == "crash"]
+    assert finding.operator == "cell::hostile"
+    assert "could not go on during" in finding.message
+    assert "Too many open files" in finding.message or "temporary" in finding.message
+    assert not report.ok
+    assert tp.ops.cell.hostile(tp.ones(2, dtype=tp.float64)).tolist() == [1.0, 1.0]
+    assert_next_cell_is_judged_rightly()
+
+
 IN_A_FORKED_SESSION = """
 import os, sys
 import tpkernel
+from tpkernel.checks.suite import CHECKS
 from tpkernel.worker.process import shared_worker
 
 PLUS = {plus!r}
