@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -168,8 +169,13 @@ def _nll(
     if smoothing:
         weighted = x if weight is None else x * _beside(weight, x, dim)
         even: Any = -weighted.sum(dim).masked_fill(target == ignore_index, 0)
-        loss = (1 - smoothing) * loss + (smoothing / x.shape[dim]) * even
+        loss = (1 - smoothing) * loss + _share(smoothing, x.shape[dim]) * even
     return loss, total
+
+
+def _share(smoothing: float, classes: int) -> float:
+    """Return each class's share; of no classes it is unbounded, and what comes of it is NaN."""
+    return smoothing / classes if classes else math.inf
 
 
 def _beside(weight: Tensor, x: Tensor, dim: int) -> Any:
@@ -288,11 +294,12 @@ def _soft_targets(logs: Any, target: Tensor, weight: Any, reduction: str, smooth
     dim = 0 if logs.ndim == 1 else 1
     probabilities: Any = target
     if smoothing:
-        probabilities = target * (1 - smoothing) + smoothing / logs.shape[dim]
+        probabilities = target * (1 - smoothing) + _share(smoothing, logs.shape[dim])
     product = logs * probabilities
     loss: Any = -(product if weight is None else product * _beside(weight, logs, dim)).sum(dim)
     if reduction == "mean":
-        return loss.sum() / max(loss.numel(), 1)
+        # Of no rows or no classes there is none: NaN, as with class indices.
+        return loss.sum() / (loss.numel() if logs.numel() else 0)
     return reduced_loss("cross_entropy", loss, reduction)
 
 

@@ -72,6 +72,25 @@ def test_dim_out_of_range() -> None:
 # --- losses ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [5, 0])
+@pytest.mark.parametrize("soft", [False, True])
+def test_cross_entropy_without_classes(smoothing: float, rows: int, soft: bool) -> None:
+    x = tp.zeros(rows, 0, requires_grad=True)
+    target = tp.zeros(rows, 0) if soft else tp.full((rows,), -100)
+    losses = {
+        r: tp.cross_entropy(x, target, reduction=r, label_smoothing=smoothing)
+        for r in ("mean", "sum", "none")
+    }
+    unbounded = bool(smoothing) and not soft  # the share of each of no classes
+    assert losses["mean"].isnan()
+    assert losses["sum"].isnan() == (unbounded and rows > 0)
+    assert losses["none"].isnan().tolist() == [unbounded] * rows
+    losses["mean"].backward()
+    assert x.grad is not None
+    assert x.grad.shape == (rows, 0)
+
+
 def test_cross_entropy_is_the_loss_of_log_softmax() -> None:
     x = tp.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.0]], dtype=tp.float64).requires_grad_()
     y = tp.tensor([0, 2])
