@@ -16,7 +16,7 @@ from tensorplay.utils.cpp_jit.callbacks import Callback, joined_traceback, origi
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.held import prepare
 from tensorplay.utils.cpp_jit.places import frame_of
-from tensorplay.utils.cpp_jit.refusals import kind_of, mismatch
+from tensorplay.utils.cpp_jit.refusals import kind_of, mismatch, unreadable
 from tensorplay.utils.cpp_jit.source import Parameter
 from tensorplay.utils.cpp_jit.values import (
     CONTAINERS,
@@ -165,8 +165,11 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
             place = self._place() if self._place is not None else None
             cell = frame_of(error, place, self.__name__)
             return behind.with_traceback(joined_traceback(behind, cell))
+        names = [p.name for p in self._parameters or ()]
+        if isinstance(error, ValueError):
+            types = [p.type for p in self._parameters or ()]
+            return unreadable(error, f"[{self._shown}]", names, types, args) or error
         if isinstance(error, TypeError):
-            names = [p.name for p in self._parameters or ()]
             text = mismatch(error, f"[{self._shown}]", names, args)
             if text:
                 error.args = (text,)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from tensorplay._dlpack import Tensor
+from tensorplay._dlpack import Tensor, dtype
 
-__all__ = ["kind_of", "mismatch", "spoken"]
+__all__ = ["kind_of", "mismatch", "spoken", "unreadable"]
 
 _MISMATCH = re.compile(
     r"^Mismatched type on argument #(\d+) when calling: `.*`\. Expected `(.*)` but got `(.*)`$",
@@ -37,6 +37,7 @@ _SPOKEN = {
 }
 
 
+_ELEMENT_TYPE = re.compile(r"\bDLDataType\b")
 _ENGINE_NAME = re.compile(r"ffi\.\w+")
 _VALUES = {
     "ffi.SmallStr": "str",
@@ -122,6 +123,10 @@ def mismatch(error: BaseException, place: str, names: Sequence[str], args: Seque
     name = names[position] if position < len(names) else ""
     expected = spoken(found[2])
     got = kind_of(value)
+    if expected == "dtype" and isinstance(value, (dtype, np.dtype)):
+        is_complex = value.is_complex if isinstance(value, dtype) else value.kind == "c"
+        expected = "a dtype that is not complex" if is_complex else "a dtype of numbers or bool"
+        got = str(value).removeprefix("tensorplay.")
     if isinstance(value, (list, tuple, dict)) and found[3] not in {"Array", "Map", "ffi.Array"}:
         got += f" ({_ENGINE_NAME.sub(lambda m: _VALUES.get(m[0], m[0]), found[3])})"
     if isinstance(value, int) and not isinstance(value, bool) and found[3].endswith("BigInt"):
@@ -132,8 +137,62 @@ def mismatch(error: BaseException, place: str, names: Sequence[str], args: Seque
         if re.sub(r"#\d+$", "", got) == re.sub(r"#\d+$", "", found[2]):
             got += " of another definition of the class"
             advice = " Make it again with the library that is called."
-    shown = f"argument {name!r} (position {position})" if name else f"argument #{position}"
-    return f"{place} {shown}: expected {expected}, got {got}.{advice}\n{error}"
+    return f"{place} {_shown(position, names)}: expected {expected}, got {got}.{advice}\n{error}"
+
+
+def unreadable(
+    error: BaseException,
+    place: str,
+    names: Sequence[str],
+    types: Sequence[str],
+    args: Sequence[Any],
+) -> ValueError | None:
+    """Return what to raise where a text is not what the engine can read, or None.
+
+    Parameters
+    ----------
+    error
+        What the engine raised before the kernel ran.
+    place
+        The kernel, as ``[module::name]``.
+    names, types
+        The parameters' names and C++ types.
+    args
+        What was passed.
+    """
+    if isinstance(error, UnicodeEncodeError):
+        for position, value in enumerate(args):
+            if any(text == error.object for text in _texts(value)):
+                return ValueError(
+                    f"{place} {_shown(position, names)}: expected text that UTF-8 has bytes for, "
+                    f"got {error.object[error.start]!r} at {error.start}. Write "
+                    "x.encode(errors='replace')."
+                )
+    for position, (kind, value) in enumerate(zip(types, args, strict=False)):
+        is_it = isinstance(value, str) and str(error) == f"unknown dtype `{value}`"
+        if is_it and _ELEMENT_TYPE.search(kind):
+            return ValueError(
+                f"{place} {_shown(position, names)}: expected the name of a dtype such as "
+                f"'float32', got {value!r}."
+            )
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Return the texts that a value holds, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for pair in value.items():
+            yield from _texts(pair)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+
+
+def _shown(position: int, names: Sequence[str]) -> str:
+    name = names[position] if position < len(names) else ""
+    return f"argument {name!r} (position {position})" if name else f"argument #{position}"
 
 
 def _advice(expected: str, name: str, value: Any) -> str:

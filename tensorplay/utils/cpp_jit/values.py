@@ -70,6 +70,8 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
     if kind is dtype or kind is device:
         known = _of_engine(value)
         return opaque(value) if known is None else known
+    if isinstance(value, np.dtype):
+        return _numpy_dtype(value)
     if isinstance(value, np.timedelta64):  # an integer to NumPy, but not to `int`
         return opaque(value)
     if isinstance(value, np.generic):
@@ -95,6 +97,14 @@ def _of_engine(value: Any) -> Any:
         # It has no word for complex elements.
         return None if value.is_complex else ffi.dtype(value.name)
     return None if value.type == "meta" else ffi.device(value.type, value.index or 0)
+
+
+def _numpy_dtype(value: np.dtype[Any]) -> Any:
+    """Return NumPy's element type as the engine has it, or as it is where it has none."""
+    try:
+        return engine().convert(value)
+    except KeyError:  # such as complex elements, texts and records
+        return opaque(value)
 
 
 def _is_read(kind: type, value: Any) -> bool:
@@ -160,7 +170,7 @@ def from_engine(value: Any) -> Any:
     if isinstance(value, (ffi.Array, ffi.List)):
         return [from_engine(item) for item in value]
     if isinstance(value, (ffi.Map, ffi.Dict)):
-        return {from_engine(k): from_engine(v) for k, v in value.items()}
+        return {_key(k): from_engine(v) for k, v in value.items()}
     if isinstance(value, ffi.core.Error):
         from tensorplay.utils.cpp_jit.callbacks import held_by
 
@@ -172,6 +182,14 @@ def from_engine(value: Any) -> Any:
         known = python_function(value)
         return known if known is not None else Kernel(value, "function", "cpp_jit", None, None)
     return value
+
+
+def _key(value: Any) -> Any:
+    """Return the key of a dict: tuples where values have lists, and a dict as the engine has it."""
+    ffi = engine()
+    if isinstance(value, (ffi.Array, ffi.List)):
+        return tuple(map(_key, value))
+    return value if isinstance(value, (ffi.Map, ffi.Dict)) else from_engine(value)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

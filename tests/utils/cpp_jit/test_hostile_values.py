@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+import tensorplay as tp
 from tensorplay.utils import cpp_jit
 
 
@@ -83,3 +85,73 @@ def test_unsigned_results_beyond_the_engines_integers(rung: str, module: cpp_jit
     assert module.large(1) == 2**63 - 1
     with pytest.raises(ValueError, match="above 2\\*\\*63 - 1"):
         module.large(0)
+
+
+@pytest.fixture(scope="module")
+def texts() -> cpp_jit.Module:
+    return cpp_jit.load_inline(
+        "texts",
+        cpp_sources=r"""
+        #include <tvm/ffi/any.h>
+        #include <tvm/ffi/string.h>
+        #include <stdexcept>
+        int64_t thrown(std::string text) {
+          TVM_FFI_THROW(ValueError) << "name " << std::string("BYTES") << " bad";
+          return 0;
+        }
+        int64_t standard(int64_t) { throw std::out_of_range("at \xe2\x82"); }
+        tvm::ffi::Any same(tvm::ffi::Any x) { return x; }
+        int64_t size(tvm::ffi::String text) { return static_cast<int64_t>(text.size()); }
+        int64_t code(DLDataType kind) { return kind.code; }
+        """.replace("BYTES", r"\xff\xc3\xa9\xed\xa0\x80\xc0\xaf\xf0\x9f\x98\x80\xf4\x90"),
+        functions=["thrown", "standard", "same", "size", "code"],
+    )
+
+
+def test_messages_that_are_no_utf8(texts: cpp_jit.Module) -> None:
+    bad = "\ufffd"
+    with pytest.raises(ValueError, match="^name ") as raised:
+        texts.thrown("x")
+    assert type(raised.value) is ValueError
+    assert str(raised.value) == f"name {bad}é{bad * 3}{bad * 2}😀{bad * 2} bad"
+    with pytest.raises(IndexError, match=f"^at {bad}{bad}$"):
+        texts.standard(1)
+
+
+@pytest.mark.parametrize("key", [(1, 2), (1, (2, "a")), ((), 1.5), "a", 3])
+def test_keys_come_back_as_they_were(texts: cpp_jit.Module, key: Any) -> None:
+    assert texts.same({key: 3}) == {key: 3}
+    assert texts.same([{"inner": {key: [1, 2]}}]) == [{"inner": {key: [1, 2]}}]
+
+
+@pytest.mark.parametrize("value", ["\udc80", ["a", "\udc80"], {"\udc80": 1}, {"a": ("\udc80",)}])
+def test_texts_without_bytes(texts: cpp_jit.Module, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^\[texts::same\] argument 'x' .*UTF-8.*'\\udc80' at 0"):
+        texts.same(value)
+    with pytest.raises(ValueError, match=r"^\[texts::size\] argument 'text' .* at 1\. Write"):
+        texts.size("a\udc80")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "got"),
+    [
+        (tp.complex64, "a dtype that is not complex", "complex64"),
+        (np.dtype("c16"), "a dtype that is not complex", "complex128"),
+        (np.dtype("M8[s]"), "a dtype of numbers or bool", "datetime64"),
+        (3, "dtype", "int"),
+    ],
+)
+def test_element_types_that_the_engine_has_not(
+    texts: cpp_jit.Module, kind: Any, expected: str, got: str
+) -> None:
+    with pytest.raises(
+        TypeError, match=rf"^\[texts::code\] argument 'kind' .*: expected {expected}, got {got}"
+    ):
+        texts.code(kind)
+    assert texts.same(kind) == kind  # as an object of Python
+
+
+def test_names_of_element_types(texts: cpp_jit.Module) -> None:
+    assert texts.code("float32") == texts.code(np.dtype("f4")) == texts.code(tp.float32)
+    with pytest.raises(ValueError, match=r"^\[texts::code\] argument 'kind' .*, got 'bogus'\.$"):
+        texts.code("bogus")

@@ -20,10 +20,44 @@ using tvm::ffi::Error;
 
 namespace {
 
+// The length of the character of UTF-8 that `text` has at `at`, or 0 where it has none.
+size_t character_at(const char* text, size_t size, size_t at) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(at);
+  if (first < 0x80) return 1;
+  const size_t length = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  if (length == 0 || size - at < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(at + i) & 0xc0) != 0x80) return 0;
+  }
+  const unsigned second = byte(at + 1);  // no longer than needed, no surrogates, none beyond the last
+  const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
+                     (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90);
+  return wrong ? 0 : length;
+}
+
+// A message as Python can decode it: U+FFFD stands for each byte that is part of no character.
+std::string decodable(const char* text, size_t size) {
+  std::string made;
+  made.reserve(size);
+  for (size_t at = 0; at < size;) {
+    const size_t length = character_at(text, size, at);
+    if (length == 0) {
+      made += "\xef\xbf\xbd";
+      ++at;
+    } else {
+      made.append(text + at, length);
+      at += length;
+    }
+  }
+  return made;
+}
+
 // Every error is an object that the engine's own library made: one made here would point to code of
 // this kernel library, and an exception may outlive the library that raised it.
-Error make_error(const char* kind, const std::string& message,
+Error make_error(const char* kind, const std::string& said,
                  const TVMFFIByteArray* backtrace = nullptr) {
+  const std::string message = decodable(said.data(), said.size());
   TVMFFIByteArray kind_bytes{kind, std::strlen(kind)};
   TVMFFIByteArray message_bytes{message.data(), message.size()};
   TVMFFIByteArray none{"", 0};
