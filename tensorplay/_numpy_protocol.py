@@ -224,7 +224,7 @@ def _by_numpy(
     outs = outs if isinstance(outs, tuple) else (outs,)
     targets = [x for x in (*outs, *(args[:1] if at else ())) if isinstance(x, Tensor)]
     for target in targets:
-        check_writable(target, where)
+        check_writable(target, where, argument="" if at else "out")
     result = function(*arrays_of(where, args), **arrays_of(where, kwargs))
     for target in targets:
         target._bump_version()

@@ -310,7 +310,7 @@ def _check_dirty(
         ctx._dirty = tuple(dirty for dirty in ctx._dirty if not _is_any(dirty, strangers))
     for dirty in ctx._dirty:
         if recording:
-            check_writable(dirty, name, written=True)
+            check_writable(dirty, name, argument="", written=True)
         if not _is_any(dirty, outputs):
             message = (
                 f"[{name}] Some elements marked as dirty during the forward method were not "

@@ -17,7 +17,9 @@ from tensorplay.autograd.saved_tensors import before_write
 __all__ = ["ViewOfInput", "check_writable", "rebase_history"]
 
 
-def check_writable(tensor: Tensor, operator: str, *, written: bool = False) -> None:
+def check_writable(
+    tensor: Tensor, operator: str, *, argument: str = "input", written: bool = False
+) -> None:
     """Refuse an in-place write that would destroy the value of a leaf, or hit memory twice.
 
     Parameters
@@ -26,6 +28,8 @@ def check_writable(tensor: Tensor, operator: str, *, written: bool = False) -> N
         What will be written.
     operator
         Who writes, for the error.
+    argument
+        Which argument of it the tensor is; empty where it has no name.
     written
         Whether the write has happened already, so that it is too late to copy what was saved.
 
@@ -44,8 +48,9 @@ def check_writable(tensor: Tensor, operator: str, *, written: bool = False) -> N
     if grad_mode.state.enabled:
         _check_recordable(tensor, operator)
     if _meets_itself(tensor._array):
+        where = f" argument '{argument}':" if argument else ""
         message = (
-            f"[{operator}] argument 'input': expected a tensor whose elements have a place of "
+            f"[{operator}]{where} expected a tensor whose elements have a place of "
             f"their own, got strides {tensor.stride()} for size {list(tensor.shape)}: more than "
             "one element of the written-to tensor refers to a single memory location. "
             "Write x.clone() first."

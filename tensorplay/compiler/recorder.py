@@ -343,7 +343,8 @@ class Recorder:
         for i in written:
             for t in values[i] if isinstance(values[i], list) else (values[i],):
                 if t is not None:
-                    check_writable(t, primitive.schema.qualname)
+                    name = primitive.schema.arguments[i].name
+                    check_writable(t, primitive.schema.qualname, argument=name)
         fakes: dict[int, Tensor] = {}
         given = [_fake(v, fakes) for v in values]
         self.paused = True

@@ -146,8 +146,10 @@ class CustomPrimitive(Primitive):
         elif meta:  # there are tensors without elements here
             meta = not any(t.is_cuda for t in tensors)
         written = self._written(values)
-        for tensor in written:
-            check_writable(tensor, self.qualname)
+        for value, argument in zip(values, self.schema.arguments, strict=True):
+            if argument.is_write:
+                for tensor in flatten([value]):
+                    check_writable(tensor, self.qualname, argument=argument.name)
         # The kernel sees the memory, not the history: nothing inside it is recorded.
         inner = [_detached(v) for v in values]
         kernel = self._kernel(values, tensors, meta=meta)

@@ -516,9 +516,17 @@ def test_a_write_where_another_input_requires_grad(name: str) -> None:
 
 
 def test_memory_that_several_elements_share_is_not_written(name: str) -> None:
-    op = custom_op(name, lambda x: None, schema="(Tensor(a!) x) -> ()")
-    with pytest.raises(RuntimeError, match="single memory location"):
-        op(tp.ones(1).expand(3))
+    op = custom_op(
+        name, lambda x, y, rest: None, schema="(Tensor x, Tensor(a!) y, Tensor(a!)[] rest) -> ()"
+    )
+    own, shared = tp.ones(3), tp.ones(1).expand(3)
+    compiled = tp.compile(op, backend="interpreter")
+    for call in (op, compiled):
+        for args, argument in (((own, shared, [own]), "y"), ((own, own, [own, shared]), "rest")):
+            text = rf"argument '{argument}': expected .* single memory location"
+            with pytest.raises(RuntimeError, match=rf"^\[{op.name}\] {text}"):
+                call(*args)
+    op(shared, own, [])
 
 
 def test_an_operator_that_returns_what_it_wrote(name: str) -> None:

@@ -71,6 +71,19 @@ def test_each_way_to_call_takes_arrays(mixed: Any, call: Callable[..., Any]) -> 
     assert call(mixed, x).tolist() == [5.0, 5.0]
 
 
+@pytest.mark.parametrize("make", [list, tuple])
+def test_lists_of_arrays_and_of_both(name: str, make: Callable[..., Any]) -> None:
+    op = custom_op(name, lambda xs: sum(xs) * 1.0, schema="(Tensor[] xs) -> Tensor")
+    through = getattr(getattr(tp.ops, op.namespace), op.opname)
+    array, tensor = np.array([1.0, 2.0]), tp.ones(2, dtype=tp.float64)
+    for call in (op, through, lambda xs: op(xs=xs), lambda xs: through(xs=xs)):
+        assert call(make([array, np.ones(2)])).tolist() == [2.0, 3.0]
+        assert call(make([array, tensor])).tolist() == [2.0, 3.0]
+        assert call(make([tensor, array])).tolist() == [2.0, 3.0]
+    with pytest.raises(TypeError, match=r"argument 'xs': expected Tensor\[\], got ndarray"):
+        op(np.ones((2, 2)))  # one array is no list: its rows would be taken for tensors unseen
+
+
 def test_gradients_flow_to_the_tensors_beside_arrays(mixed: Any) -> None:
     x = tp.ones(2, dtype=tp.float64, requires_grad=True)
     assert mixed(np.ones(2)).requires_grad is False

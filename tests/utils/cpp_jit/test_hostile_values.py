@@ -110,7 +110,7 @@ def texts() -> cpp_jit.Module:
 
 def test_messages_that_are_no_utf8(texts: cpp_jit.Module) -> None:
     bad = "\ufffd"
-    with pytest.raises(ValueError, match="^name ") as raised:
+    with pytest.raises(ValueError, match=r"^name ") as raised:
         texts.thrown("x")
     assert type(raised.value) is ValueError
     assert str(raised.value) == f"name {bad}é{bad * 3}{bad * 2}😀{bad * 2} bad"
