@@ -8,7 +8,9 @@ for the host, which computes them at each call.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorplay.library.modules.shapes import Dims
@@ -27,6 +29,21 @@ _OPERATIONS: Mapping[type[ast.operator], str] = {
     ast.Mult: "({} * {})",
     ast.FloorDiv: "floor_div({}, {})",
     ast.Mod: "floor_mod({}, {})",
+}
+#: Largest sizes of a launch, which every GPU has in common.
+_LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
+_MOST_THREADS = 1024
+_COMPUTE: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_CALLED: Mapping[str, Callable[[int, int], int]] = {
+    "ceil_div": lambda a, b: -(-a // b),
+    "min": min,
+    "max": max,
 }
 _FUNCTIONS = {"ceil_div": "ceil_div", "min": "least", "max": "most"}
 
@@ -62,7 +79,7 @@ def read_launch(
     given = {**DEFAULT, **rule}
     grid = reader.sizes(given["grid"], "grid")
     block = reader.sizes(given["block"], "block")
-    shared = reader.size(given.get("shared", 0), "shared")
+    shared = reader.size(given.get("shared", 0), "shared", (0, 2**31 - 1))
     known = {a.name for a in kernel.arguments}
     passed = [
         (kind, name if name in known else "=" + reader.size(given[name], name))
@@ -87,6 +104,29 @@ def _joined(items: Sequence[Any]) -> list[Any]:
 
 def _shown(value: Any) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
+
+
+def _constant(node: ast.expr) -> int | None:
+    """Return what an expression is worth whatever the call; None where that is open."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _constant(node.operand)
+        return None if inner is None else -inner
+    compute: Callable[[int, int], int] | None = None
+    parts: Sequence[ast.expr] = ()
+    if isinstance(node, ast.BinOp):
+        compute, parts = _COMPUTE.get(type(node.op)), (node.left, node.right)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        compute, parts = _CALLED.get(node.func.id), node.args
+    known = [n for n in map(_constant, parts) if n is not None]
+    return compute(*known) if compute is not None and len(known) == len(parts) == 2 else None
+
+
+def _check_divisor(node: ast.expr, divisor: ast.expr, key: str) -> None:
+    if _constant(divisor) == 0:
+        message = f"{key}: '{ast.unparse(node)}' divides by zero"
+        raise LaunchError(message, key)
 
 
 class _Expressions:
@@ -117,10 +157,19 @@ class _Expressions:
         if not 1 <= len(items) <= 3:
             message = f"{key} must be a size or a list of up to three, got {value!r}"
             raise LaunchError(message, key)
-        return tuple(self.size(item, key) for item in (*items, 1, 1)[:3])
+        found = tuple(
+            self.size(item, key, (1, most))
+            for item, most in zip((*items, 1, 1), _LIMITS[key], strict=False)
+        )
+        known = [_constant(ast.parse(str(item).strip(), mode="eval").body) for item in items]
+        threads = math.prod(n for n in known if n is not None)
+        if key == "block" and threads > _MOST_THREADS:
+            message = f"{key}: expected at most {_MOST_THREADS} threads, got {threads}"
+            raise LaunchError(message, key)
+        return found
 
-    def size(self, value: Any, key: str) -> str:
-        """Return one C++ expression."""
+    def size(self, value: Any, key: str, limits: tuple[int, int] | None = None) -> str:
+        """Return one C++ expression; what is known without a call must lie within the limits."""
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             message = f"{key} must be an integer or an expression such as {_EXAMPLE}, got {value!r}"
             raise LaunchError(message, key)
@@ -129,7 +178,12 @@ class _Expressions:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             message = f"{key}: '{value}' is no expression; write one such as {_EXAMPLE}"
             raise LaunchError(message, key) from None
-        return self.text(tree.body, key)
+        text = self.text(tree.body, key)
+        number = _constant(tree.body)
+        if limits is not None and number is not None and not limits[0] <= number <= limits[1]:
+            message = f"{key}: expected a size from {limits[0]} to {limits[1]}, got {value}"
+            raise LaunchError(message, key)
+        return text
 
     def text(self, node: ast.expr, key: str) -> str:
         """Return a part of an expression as C++."""
@@ -137,6 +191,8 @@ class _Expressions:
             return f"INT64_C({node.value})"
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
             left, right = self.text(node.left, key), self.text(node.right, key)
+            if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
+                _check_divisor(node, node.right, key)
             return _OPERATIONS[type(node.op)].format(left, right)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return f"(-{self.text(node.operand, key)})"
@@ -152,6 +208,8 @@ class _Expressions:
                 return f"{self.view(called.value, key)}.numel"
             if isinstance(called, ast.Name) and called.id in _FUNCTIONS and len(node.args) == 2:
                 inner = ", ".join(self.text(a, key) for a in node.args)
+                if called.id == "ceil_div":
+                    _check_divisor(node, node.args[1], key)
                 return f"{_FUNCTIONS[called.id]}({inner})"
         message = (
             f"{key}: '{ast.unparse(node)}' is no size. Write integers, names of sizes, numel, "

@@ -40,7 +40,19 @@ def wrong_sample(value: Any, kind: SchemaType) -> str:
                 read_formula(one, values=(), grads=())
             except ValueError as problem:
                 return str(problem)
+        elif _shape(one) is None:
+            return f"expected lists of one length side by side, as a tensor has, got {one!r}"
     return ""
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return the sizes of numbers in nested lists; None where they are of no one shape."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return ()
+    shapes = [_shape(member) for member in value]
+    if any(shape is None or shape != shapes[0] for shape in shapes):
+        return None
+    return (len(value), *(shapes[0] or ())) if shapes else (0,)
 
 
 def _wrong_plain(value: Any, kind: SchemaType) -> str:

@@ -41,6 +41,9 @@ from tensorplay.utils.cpp_jit.toolchain import Compiler, environment_key, find_e
 INCLUDE = Path(__file__).parents[2] / "include"
 RUNTIME = Path(__file__).parent / "runtime"
 
+#: Lines of a compiler's output that the error for the run-time library shows.
+_MAX_LINES = 8
+
 #: Standard headers of the precompiled sets. Each header in a set costs every cell that uses the set
 #: (its pending templates are instantiated again at the end of each unit: about 30 ms for <cmath>,
 #: 20 ms for <string>, 7 for the memory set), so the smallest set that covers a cell's includes is
@@ -268,8 +271,8 @@ def _build_runtime(
         if done.returncode:
             raise BuildError(
                 toolchain.why_too_old(compiler, traits)
-                or f"{' '.join(compiler.command)} cannot build the run-time library; its output "
-                "is in .log. Set CXX to another compiler (g++ 9 or clang 10, or newer).",
+                or f"{' '.join(compiler.command)} cannot build the run-time library. Set CXX to "
+                f"another compiler (g++ 9 or clang 10, or newer). It says:\n{_start(done.output)}",
                 log=done.output,
                 commands=(done.command,),
             )
@@ -281,6 +284,16 @@ def _build_runtime(
             "clang++, or unset it."
         )
     return made
+
+
+def _start(output: str) -> str:
+    """Return the first lines of what a compiler says, of which the others follow."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    more = len(lines) - _MAX_LINES
+    shown = [line[:300] for line in lines[:_MAX_LINES]]
+    if more > 0:
+        shown.append(f"… and {more} more lines in the error's attribute log")
+    return "\n".join(shown) or "nothing"
 
 
 def publish(

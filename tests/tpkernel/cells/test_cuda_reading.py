@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -223,7 +225,6 @@ def test_expressions_mean_in_c_what_they_mean_in_python(
 ) -> None:
     """The C++ of a rule is evaluated here by Python, with the run-time header's functions."""
     text = expression(Random(seed))
-    launch = read_launch({"grid": text}, KERNEL, [])
 
     class Of:
         def __init__(self) -> None:
@@ -238,7 +239,6 @@ def test_expressions_mean_in_c_what_they_mean_in_python(
     def divided(a: int, b: int) -> int:
         return -1 if b == 0 else a // b
 
-    spelled = launch.grid[0]
     names = {
         "views": [Of(), Of()], "args": [0, 0, k], "tp_arg_int": lambda value: value,
         "INT64_C": int, "int64_t": int, "floor_div": divided,
@@ -250,10 +250,49 @@ def test_expressions_mean_in_c_what_they_mean_in_python(
         "ceil_div": lambda a, b: -(-a // b),
     }  # fmt: skip
     try:
+        launch = read_launch({"n": text}, KERNEL, [("int", "n")])
+    except LaunchError:  # a divisor that is zero whatever the call
+        with pytest.raises(ZeroDivisionError):
+            eval(text, {}, same)  # noqa: S307  (an expression made above)
+        return
+    spelled = launch.parameters[0][1].removeprefix("=")
+    try:
         expected = eval(text, {}, same)  # noqa: S307  (an expression made above)
     except ZeroDivisionError:
         return  # which the header's functions give as -1, and a launch then refuses
     assert eval(spelled, {}, names) == expected  # noqa: S307  (made of that)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ({"grid": 0}, "grid: expected a size from 1 to 2147483647, got 0"),
+        ({"grid": -1}, "grid: expected a size from 1 to 2147483647, got -1"),
+        ({"grid": "2 - ceil_div(5, 2)"}, "expected a size from 1 to 2147483647, got 2 - ceil"),
+        ({"grid": [1, 65536]}, "grid: expected a size from 1 to 65535, got 65536"),
+        ({"block": 2048}, "block: expected a size from 1 to 1024, got 2048"),
+        ({"block": [1, 1, 65]}, "block: expected a size from 1 to 64, got 65"),
+        ({"block": [32, "min(64, 33)"]}, "block: expected at most 1024 threads, got 1056"),
+        ({"shared": -4}, "shared: expected a size from 0 to"),
+        ({"grid": "1//0"}, "grid: '1 // 0' divides by zero"),
+        ({"grid": "numel % (3 - 3)"}, "divides by zero"),
+        ({"grid": "ceil_div(numel, 0)"}, "divides by zero"),
+    ],
+)
+def test_sizes_that_no_launch_has_are_refused(rule: dict[str, Any], text: str) -> None:
+    with pytest.raises(LaunchError, match=re.escape(text)):
+        read_launch(rule, KERNEL, [])
+    ((key, value),) = rule.items()
+    rules = f"n: numel, {key}: {value!r}"
+    with pytest.raises(CellError, match=re.escape(text)) as caught:
+        read(SCALE.replace("n: numel", rules))
+    assert caught.value.line == 4
+
+
+def test_the_largest_sizes_of_a_launch_are_taken() -> None:
+    rule = {"grid": [2**31 - 1, 65535, 65535], "block": [4, 4, 64], "shared": 0}
+    assert read_launch(rule, KERNEL, []).block == ("INT64_C(4)", "INT64_C(4)", "INT64_C(64)")
+    read_launch({"block": [1024, "k"]}, KERNEL, [])  # known at the call alone
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "x[0]", "numel / 2", "f(1)", "min(1)", "'a'"])

@@ -73,6 +73,8 @@ def test_what_is_written_is_read_as_the_same(value: object) -> None:
         ("shape: {x: [12:30], out: [1]}\n", 4, "dimension '12:30' of input 'x' must be"),
         ("samples:\n  - {x: [1.0], beta: no}\n", 5, "sample 0, 'beta': expected float, got 'no'"),
         ("samples: [{x: [1.0], beta: true}]\n", 4, "'beta': expected float, got True"),
+        ("samples:\n  - {x: [1, [2]]}\n", 5, "sample 0, 'x': expected lists of one length"),
+        ("samples: [{x: [[1], [2, 3]]}]\n", 4, "of one length .* got [[1], [2, 3]]"),
         ("samples: [{x: [1.0], beta: }]\n", 4, "'beta': expected float, got None"),
         ("derivatives:\n\tx: grad\n", 5, "a tab stands here. Write spaces."),
         ("doc:\thi\n", 4, "a tab stands here. Write spaces."),

@@ -83,6 +83,24 @@ def test_a_program_of_any_kind_in_cxx_ends_in_words(
         build(tmp_path / "cache")
 
 
+def test_what_a_compiler_says_of_the_runtime_library_is_shown(tmp_path, monkeypatch, missing):
+    if shutil.which("g++") is None:
+        missing("g++ is not installed")
+    says = "for i in 1 2 3 4 5 6 7 8 9 10; do echo problem $i >&2; done; exit 1"
+    content = f'#!/bin/sh\ncase " $* " in *" -E "*) exec g++ "$@";; *errors.cpp*) {says};; esac\n'
+    content += 'exec g++ "$@"\n'
+    monkeypatch.setenv("CXX", program(tmp_path / "cxx", content, 0o755))
+    with pytest.raises(cpp_jit.BuildError, match="cannot build the run-time library") as raised:
+        build(tmp_path / "cache")
+    lines = str(raised.value).splitlines()
+    assert lines[0].endswith("or newer). It says:")
+    assert lines[1:] == [
+        *(f"problem {i}" for i in range(1, 9)),
+        "… and 2 more lines in the error's attribute log",
+    ]
+    assert "problem 10" in raised.value.log
+
+
 def test_a_compiler_for_c_is_told_from_one_for_cpp(tmp_path, monkeypatch):
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
