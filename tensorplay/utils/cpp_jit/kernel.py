@@ -35,6 +35,8 @@ _MAX_DEPTH = 200
 _NOT_NULL = re.compile(
     r"^(const\s+)?(tvm::ffi::|ffi::)?(Function|TypedFunction<.*>|Module)\b(?!\s*\*)"
 )
+# The largest size that a launch has a place for; how many a GPU takes is told when it runs.
+_MOST = 2**31 - 1
 # Parameters that are memory during the call: nothing of the engine's has to hold it.
 _VIEW = re.compile(
     r"\s*(const\s+)?(::)?((tvm::ffi::|ffi::)?TensorView\s*(const\s*)?&?|tp::(In|Out|InOut)<.*>)\s*$",
@@ -361,6 +363,10 @@ class CudaKernel(Kernel):
         sizes = (*self._size("grid", items[0]), *self._size("block", items[1]))
         if not _is_integer(shared) or shared < 0:
             raise TypeError(f"[{self._shown}] expected bytes of shared memory, got {shared!r}.")
+        if shared > _MOST:
+            raise ValueError(
+                f"[{self._shown}] expected at most {_MOST} bytes of shared memory, got {shared!r}."
+            )
         if stream is not None:
             if not _is_integer(stream):
                 stream = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
@@ -377,7 +383,7 @@ class CudaKernel(Kernel):
         return bound
 
     def _size(self, what: str, given: Any) -> tuple[int, int, int]:
-        if type(given) is int and given > 0:
+        if type(given) is int and 0 < given <= _MOST:
             return given, 1, 1
         sizes = tuple(given) if isinstance(given, Sequence) else (given,)
         if not 1 <= len(sizes) <= 3 or not all(map(_is_integer, sizes)):
@@ -386,6 +392,10 @@ class CudaKernel(Kernel):
             )
         if any(n < 1 for n in sizes):
             raise ValueError(f"[{self._shown}] expected a {what} of positive sizes, got {given!r}.")
+        if any(n > _MOST for n in sizes):
+            raise ValueError(
+                f"[{self._shown}] expected a {what} of sizes up to {_MOST}, got {given!r}."
+            )
         x, y, z = (*map(int, sizes), *(1, 1, 1)[len(sizes) :])
         return x, y, z
 

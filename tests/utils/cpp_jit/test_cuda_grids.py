@@ -65,3 +65,15 @@ def test_what_is_no_shared_memory_or_stream(kernel: CudaKernel) -> None:
     for stream in (True, "s", 1.5):
         with pytest.raises(TypeError, match="expected a stream or its address"):
             kernel[1, 1, 0, stream]
+
+
+def test_sizes_beyond_those_that_a_launch_has_a_place_for(kernel: CudaKernel) -> None:
+    for config, what in (((2**31, 1), "grid"), (((1, 2**40), 1), "grid"), ((1, 2**31), "block")):
+        text = rf"^\[mine::scale\] expected a {what} of sizes up to 2147483647, got "
+        with pytest.raises(ValueError, match=text):
+            kernel[config]
+    with pytest.raises(
+        ValueError, match="at most 2147483647 bytes of shared memory, got 2147483648"
+    ):
+        kernel[1, 1, 2**31]
+    assert kernel[2**31 - 1, 1, 2**31 - 1] is not None

@@ -522,7 +522,9 @@ int call(tp_cuda_program* program, int32_t number, const TVMFFIAny* args, int32_
   for (int i = 0; i < 7; ++i) {
     if (args[i].type_index != kTVMFFIInt || args[i].v_int64 < (i < 6) ||
         args[i].v_int64 > 0x7fffffff) {
-      return fail("ValueError", kernel.name, "grid, block and shared memory are positive integers");
+      return fail("ValueError", kernel.name,
+                  "expected sizes of grid and block from 1, and bytes of shared memory from 0, to "
+                  "2147483647");
     }
     uint32_t value = static_cast<uint32_t>(args[i].v_int64);
     (i < 3 ? config.grid[i] : i < 6 ? config.block[i - 3] : config.shared) = value;
