@@ -133,6 +133,16 @@ def test_a_kernel_that_takes_a_limit_away_is_found(
     assert_next_cell_is_judged_rightly()
 
 
+def test_an_isolated_call_that_takes_a_limit_away_names_it() -> None:
+    lowering = LOWERING.replace("WHICH", "NOFILE").replace("AMOUNT", "0")
+    report = tpkernel.build(CELL.replace("BODY", lowering), checks=(), isolate=True)
+    x = tp.ones(2, dtype=tp.float64)
+    with pytest.raises(tpkernel.KernelCrash, match=r"RLIMIT_NOFILE from \w+ to 0\b"):
+        report.module.hostile(x)
+    with pytest.raises(tpkernel.KernelCrash, match="RLIMIT_NOFILE"):  # in a fresh worker
+        report.module.hostile(x)
+
+
 def test_a_kernel_that_lowers_a_limit_and_puts_it_back_is_left_alone() -> None:
     body = """\
 rlimit before, less;
