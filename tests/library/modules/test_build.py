@@ -228,7 +228,7 @@ not_callable = 3
         ("  doc:", "  autograd: m:f #", "ops.yaml:2", ["autograd, and by derivatives"]),
         ("  doc:", "  fake: no function #", "ops.yaml:2", ["package.module:function"]),
         ("  doc:", "  func: omod::f() -> () #", "ops.yaml:2", ["'func' and 'op' say the same"]),
-        ("beta: 0.5}", "beta: 2020-01-01}", "ops.yaml:6", ["a sample cannot be kept"]),
+        ("beta: 0.5}", "beta: 2020-01-01}", "ops.yaml:6", ["sample 0", "expected float"]),
     ],
 )  # fmt: skip
 def test_errors_stand_at_the_line_of_the_file(folder, old, new, place, words) -> None:
