@@ -66,8 +66,8 @@ def test_a_program_that_does_not_come_to_its_end_is_no_clean_run(
     assert ("nothing is known of the rest" in shown) == bool(said)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1600)  # a minute, where nothing else runs
+@pytest.mark.long
+@pytest.mark.timeout(1600)
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_planted_faults_are_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert sanitize_boundary.main("memcheck", "1", "overrun", "lose") == 1
@@ -76,8 +76,8 @@ def test_planted_faults_are_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"definitely lost in .*\n(.*\n)?.* lose\(\)", found)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1600)  # a minute, where nothing else runs
+@pytest.mark.long
+@pytest.mark.timeout(1600)
 def test_a_planted_race_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     status = sanitize_boundary.main("tsan", "2", "race")
     found = capsys.readouterr().out

@@ -242,8 +242,8 @@ def test_the_right_value_or_a_type_error(kernels, parameter: str, argument: str)
         got = kernel(value)
         assert got == expected or (math.isnan(got) and math.isnan(expected))
         assert type(got) is type(expected)
-    elif parameter == "bits" and argument in {*TEXTS, "bytes", "bytearray"}:
-        with pytest.raises(ValueError, match="unknown dtype `"):
+    elif parameter == "bits" and argument in TEXTS:
+        with pytest.raises(ValueError, match=r"argument 'x' .*: expected the name of a dtype such"):
             kernel(value)
     elif parameter == "function" and argument in {"method", "class"}:
         with pytest.raises(TypeError):  # Python's own: they take no number
