@@ -61,8 +61,8 @@ MEMCHECK = [
     *("--leak-check=full", "--show-leak-kinds=definite", "--leak-resolution=high"),
     "--track-origins=yes",
 ]
-#: `int("0")` is no times a digit that Python leaves unset: to memcheck, all that is looked up by it.
-#: The engine reads lines of tracebacks so.
+#: `int("0")` is no times a digit that Python leaves unset: to memcheck, so is what is looked up by
+#: it. The engine reads lines of tracebacks so.
 UNSET_DIGIT = re.compile(
     r"value was created by .*\n.* malloc .*\n.* _PyLong_New .*\n.* PyLong_From"
 )
