@@ -31,13 +31,16 @@ void step_by(T* x, const T* gradient, T* buffer, bool first, npy_intp count,
   }
 }
 
-// The elements of a plain tensor in one run of memory, null for others.
+// The elements of a plain tensor in one run of memory, null for others: those that are only read may
+// lie in Fortran's order.
 PyArrayObject* run_of(PyObject* tensor, bool writes) {
   if (tensor == nullptr || !tensor_layout.is(tensor)) return nullptr;
   PyObject* object = tensor_layout.array.of(tensor);
   if (object == nullptr || !PyArray_CheckExact(object)) return nullptr;
   auto* array = reinterpret_cast<PyArrayObject*>(object);
-  if (!(writes ? PyArray_ISCARRAY(array) : PyArray_ISCARRAY_RO(array))) return nullptr;
+  const bool taken = writes ? PyArray_ISCARRAY(array)
+                            : PyArray_ISCARRAY_RO(array) || PyArray_ISFARRAY_RO(array);
+  if (!taken) return nullptr;
   const int type = PyArray_TYPE(array);
   return type == NPY_FLOAT || type == NPY_DOUBLE ? array : nullptr;
 }
@@ -64,6 +67,9 @@ Answer step(PyObject* parameter, PyObject* states, npy_intp most, const Options&
   if (grad.get() == Py_None) return Answer::kDone;
   PyArrayObject* g = run_of(grad.get(), false);
   if (g == nullptr || !alike(x, g) || !apart(x, g)) return Answer::kNo;
+  // Gradients of transposed matrices: copied, which for so few elements is soon done.
+  Ref ordered = Ref::take(reinterpret_cast<PyObject*>(PyArray_GETCONTIGUOUS(g)));
+  if (!ordered) return Answer::kError;
   Ref state = Ref::take(PyObject_GetItem(states, parameter));  // which makes one
   if (!state) return Answer::kError;
   PyArrayObject* buffer = nullptr;
@@ -91,14 +97,14 @@ Answer step(PyObject* parameter, PyObject* states, npy_intp most, const Options&
   }
   if (!bump_version(parameter)) return Answer::kError;
   const npy_intp count = PyArray_SIZE(x);
+  void* const slope = PyArray_DATA(as_array(ordered.get()));
+  void* const kept = buffer == nullptr ? nullptr : PyArray_DATA(buffer);
   if (PyArray_TYPE(x) == NPY_FLOAT) {
-    step_by(static_cast<npy_float*>(PyArray_DATA(x)), static_cast<npy_float*>(PyArray_DATA(g)),
-            buffer == nullptr ? nullptr : static_cast<npy_float*>(PyArray_DATA(buffer)), first, count,
-            options);
+    step_by(static_cast<npy_float*>(PyArray_DATA(x)), static_cast<npy_float*>(slope),
+            static_cast<npy_float*>(kept), first, count, options);
   } else {
-    step_by(static_cast<npy_double*>(PyArray_DATA(x)), static_cast<npy_double*>(PyArray_DATA(g)),
-            buffer == nullptr ? nullptr : static_cast<npy_double*>(PyArray_DATA(buffer)), first, count,
-            options);
+    step_by(static_cast<npy_double*>(PyArray_DATA(x)), static_cast<npy_double*>(slope),
+            static_cast<npy_double*>(kept), first, count, options);
   }
   return Answer::kDone;
 }
