@@ -85,8 +85,12 @@ USER_SETTINGS: dict[str, dict[str, object]] = {
 HARMLESS_PAGE_ERRORS = ("Canceled future for",)
 
 # Notebook 7 reads the settings of its shortcuts while they are still loading, with or without
-# extensions: github.com/jupyter/notebook/issues/7862. Harmless only if no code but its own ran.
-NOTEBOOK_RACE = "Cannot read properties of undefined (reading 'schema')"
+# extensions (github.com/jupyter/notebook/issues/7862), and asks for its own commands before the
+# plugin that has them is there. Harmless only if no code but its own ran.
+NOTEBOOK_RACES = re.compile(
+    r"Cannot read properties of undefined \(reading 'schema'\)"
+    r"|Command 'filebrowser:open-path' not registered\."
+)
 
 
 class BrowserMissingError(RuntimeError):
@@ -379,7 +383,8 @@ class LabBrowser:
             return
         files = re.findall(r"https?://\S+", error.stack or "")
         core = f"{self._server.url}static/notebook/"
-        if error.message == NOTEBOOK_RACE and files and all(f.startswith(core) for f in files):
+        own = files and all(f.startswith(core) for f in files)
+        if own and NOTEBOOK_RACES.fullmatch(error.message):
             return
         self._problems.append(f"page error: {error.message}")
 
