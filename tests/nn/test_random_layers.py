@@ -93,6 +93,13 @@ def test_transposed_convolutions(data: Any, kind: str, n: int) -> None:
     }
     x = draw(images(kind, options["in_channels"], n))
     assume(x.size)  # whose options PyTorch does not look at
+    each = {
+        name: np.broadcast_to(options[name], n)
+        for name in ("kernel_size", "stride", "padding", "output_padding", "dilation")
+    }
+    found = (np.array(x.shape[2:]) - 1) * each["stride"] - 2 * each["padding"] + 1
+    found += each["dilation"] * (each["kernel_size"] - 1) + each["output_padding"]
+    assume((found > 0).all())  # some of PyTorch's ways give an empty result, others refuse it
     check(
         lambda lib: getattr(lib.nn, f"ConvTranspose{n}d")(**options, dtype=getattr(lib, kind)),
         kind,

@@ -169,8 +169,10 @@ def unreadable(
                     "x.encode(errors='replace')."
                 )
     for position, (kind, value) in enumerate(zip(types, args, strict=False)):
-        is_it = isinstance(value, str) and str(error) == f"unknown dtype `{value}`"
-        if is_it and _ELEMENT_TYPE.search(kind):
+        if not isinstance(value, (str, bytes, bytearray)) or not _ELEMENT_TYPE.search(kind):
+            continue
+        text = value if isinstance(value, str) else value.decode(errors="replace")
+        if str(error) == f"unknown dtype `{text}`":
             return ValueError(
                 f"{place} {_shown(position, names)}: expected the name of a dtype such as "
                 f"'float32', got {value!r}."
