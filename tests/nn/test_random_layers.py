@@ -97,7 +97,7 @@ def test_transposed_convolutions(data: Any, kind: str, n: int) -> None:
         name: np.broadcast_to(options[name], n)
         for name in ("kernel_size", "stride", "padding", "output_padding", "dilation")
     }
-    found = (np.array(x.shape[2:]) - 1) * each["stride"] - 2 * each["padding"] + 1
+    found = (np.array(x.shape[-n:]) - 1) * each["stride"] - 2 * each["padding"] + 1
     found += each["dilation"] * (each["kernel_size"] - 1) + each["output_padding"]
     assume((found > 0).all())  # some of PyTorch's ways give an empty result, others refuse it
     check(
