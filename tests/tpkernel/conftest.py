@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 
 import pytest
@@ -23,3 +24,5 @@ def shell() -> Iterator[Shell]:
     made.ok("import numpy as np\nimport tensorplay as tp")
     yield made
     InteractiveShell.clear_instance()
+    # Each would be reset when the tests end, and live until then with all that its cells made.
+    atexit.unregister(ip.atexit_operations)
