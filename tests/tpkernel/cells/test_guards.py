@@ -560,7 +560,7 @@ def test_numbers_and_names_are_those_of_the_header():
 
     root = Path(tp.__file__).parent
     header = (root / "include" / "tensorplay" / "guard.h").read_text("utf-8")
-    guard = (root / "utils" / "cpp_jit" / "runtime" / "guard.cpp").read_text("utf-8")
+    guard = (root / "utils" / "cpp_jit" / "runtime" / "guard_texts.h").read_text("utf-8")
     names = [n.lower() for n in re.findall(r"^  TP_DTYPE_(\w+)(?: = 0)?,$", header, re.MULTILINE)]
     assert names == [*DTYPES, "count"]
     assert int(re.search(r"TP_MAX_SYMBOLS = (\d+)", header)[1]) == entries._MAX_SYMBOLS
