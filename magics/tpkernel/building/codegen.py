@@ -132,7 +132,7 @@ def _export(kernel: KernelSpec) -> str:
         f"{len(variables)}, {names}, {len(symbols)}, {_DEVICES[kernel.device]}}};"
     )
     if kernel.launch is not None:
-        body = launching(kernel, variables)
+        body = launching(kernel, kernel.launch, variables)
     else:
         body = _dispatch(kernel, variables) if kernel.style == "views" else _forward(kernel)
     lines += [

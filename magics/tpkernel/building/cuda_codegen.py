@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorplay.library.modules.spec import DTYPES, CellSpec, KernelSpec
+from tensorplay.library.modules.spec import DTYPES, CellSpec, KernelSpec, Launch
 from tensorplay.utils.cpp_jit.compile import c_string
 from tensorplay.utils.cpp_jit.cuda_kernels import Entry
 from tpkernel.cpp.scalar_types import CPP_TO_DTYPE, bare_type
@@ -87,10 +87,8 @@ def _spelled(cpp_type: str, types: Mapping[str, str]) -> str:
     return " ".join(types.get(word, word) for word in words)
 
 
-def launching(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
+def launching(kernel: KernelSpec, launch: Launch, variables: Sequence[str]) -> list[str]:
     """Return the body of an export that launches: guard, sizes, then the instance's kernel."""
-    launch = kernel.launch
-    assert launch is not None  # noqa: S101  (the reader has made one)
     title, table = c_string(kernel.title), f"tp_guard_{kernel.export}"
     count = len(kernel.tensors)
     codes = "codes" if variables else "nullptr"
@@ -121,21 +119,20 @@ def launching(kernel: KernelSpec, variables: Sequence[str]) -> list[str]:
         )
         lines += [
             f"if ({tests or 'true'}) {{",
-            *(f"  {line}" for line in _values(kernel, instance)),
+            *(f"  {line}" for line in _values(kernel, launch, instance)),
             f"  return cuda_launch({title}, {name}, sizes, device, values);",
             "}",
         ]
     return [*lines, "return -1;"]  # not reached: the guard admits the dtypes above only
 
 
-def _values(kernel: KernelSpec, instance: Mapping[str, str]) -> list[str]:
+def _values(kernel: KernelSpec, launch: Launch, instance: Mapping[str, str]) -> list[str]:
     """Return the lines that make what the kernel takes, and the addresses of it all."""
-    assert kernel.launch is not None  # noqa: S101  (asked by `launching`)
     views = {a.name: f"views[{i}]" for i, a in enumerate(kernel.tensors)}
     arguments = {a.name: (a.kind, f"args[{i}]") for i, a in enumerate(kernel.arguments)}
     lines: list[str] = []
     places: list[str] = []
-    for number, (cpp_type, value) in enumerate(kernel.launch.parameters):
+    for number, (cpp_type, value) in enumerate(launch.parameters):
         place = f"value_{number}"
         bare = bare_type(cpp_type)
         if value.startswith("="):
