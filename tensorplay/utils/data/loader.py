@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import multiprocessing
 import multiprocessing.connection
@@ -77,8 +78,9 @@ def _end_workers() -> None:
     _kill(processes)
 
 
-# Those that are registered later come first: before the wait of `concurrent.futures`.
-threading._register_atexit(_end_workers)  # type: ignore[attr-defined]
+# Those that are registered later come first: before the wait of `concurrent.futures`, which is
+# registered so as well. A Python without this would only wait longer.
+getattr(threading, "_register_atexit", atexit.register)(_end_workers)
 
 
 class _NoWorkerError(RuntimeError):
