@@ -38,6 +38,20 @@ def images(draw: Draw, kind: str, channels: int, n: int) -> Any:
     return numbers(draw, kind, *shape) if batch is None else numbers(draw, kind, batch, *shape)
 
 
+def windows(draw: Draw, n: int) -> dict[str, Any]:
+    """Return what all convolutions take."""
+    groups = draw(st.integers(1, 3))
+    return {
+        "in_channels": groups * draw(st.integers(1, 2)),
+        "out_channels": groups * draw(st.integers(1, 2)),
+        "kernel_size": draw(sizes(1, 4, n)),
+        "stride": draw(sizes(1, 3, n)),
+        "dilation": draw(sizes(1, 3, n)),
+        "groups": groups,
+        "bias": draw(flag),
+    }
+
+
 def check(make: Callable[[Any], Any], kind: str, *arrays: Any, call: Any = None) -> None:
     compare(torch, make, arrays, kind=kind, call=call)
 
@@ -59,16 +73,8 @@ def test_linear_and_bilinear(data: Any, kind: str) -> None:
 @settings(max_examples=50, deadline=None)
 def test_convolutions(data: Any, kind: str, n: int) -> None:
     draw = data.draw
-    groups = draw(st.integers(1, 3))
-    options = {
-        "in_channels": groups * draw(st.integers(1, 2)),
-        "out_channels": groups * draw(st.integers(1, 2)),
-        "kernel_size": draw(sizes(1, 4, n)),
-        "stride": draw(sizes(1, 3, n)),
+    options = windows(draw, n) | {
         "padding": draw(sizes(0, 2, n) | st.sampled_from(["same", "valid"])),
-        "dilation": draw(sizes(1, 3, n)),
-        "groups": groups,
-        "bias": draw(flag),
         "padding_mode": draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"])),
     }
     x = draw(images(kind, options["in_channels"], n))
@@ -79,17 +85,9 @@ def test_convolutions(data: Any, kind: str, n: int) -> None:
 @settings(max_examples=26, deadline=None)
 def test_transposed_convolutions(data: Any, kind: str, n: int) -> None:
     draw = data.draw
-    groups = draw(st.integers(1, 3))
-    options = {
-        "in_channels": groups * draw(st.integers(1, 2)),
-        "out_channels": groups * draw(st.integers(1, 2)),
-        "kernel_size": draw(sizes(1, 4, n)),
-        "stride": draw(sizes(1, 3, n)),
+    options = windows(draw, n) | {
         "padding": draw(sizes(0, 2, n)),
         "output_padding": draw(sizes(0, 2, n)),
-        "groups": groups,
-        "bias": draw(flag),
-        "dilation": draw(sizes(1, 3, n)),
     }
     x = draw(images(kind, options["in_channels"], n))
     assume(x.size)  # whose options PyTorch does not look at

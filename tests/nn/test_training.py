@@ -175,28 +175,37 @@ class Characters:
         return self.head(y)
 
 
+def character_losses(
+    lib: Any, net: Any, numbers: Any, size: int, *, steps: int, rows: int, rounds: int
+) -> list[float]:
+    """Train on random pieces of a text, `rows` of `steps` characters a round; return the losses."""
+    optimizer = lib.optim.Adam(net.all.parameters(), 5e-3)
+    order = np.random.default_rng(1)
+    later = lib.from_numpy(np.triu(np.full((steps, steps), -np.inf, np.float32), 1))
+    losses = []
+    for _ in range(rounds):
+        starts = order.integers(0, len(numbers) - steps - 1, rows)
+        pieces = np.stack([numbers[at : at + steps + 1] for at in starts])
+        logits = net(lib.from_numpy(pieces[:, :-1].copy()), later)
+        target = lib.from_numpy(pieces[:, 1:].reshape(-1).copy())
+        loss = lib.nn.functional.cross_entropy(logits.reshape(-1, size), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU", "transformer"])
 def test_losses_on_characters_are_those_of_pytorch(kind: str, torch: Any) -> None:
     numbers, size = text()
     tp.manual_seed(0)
     ours, theirs = Characters(nn, kind, size), Characters(torch.nn, kind, size)
     copied(ours.all, theirs.all, torch)
-    steps = 12
-    order = np.random.default_rng(1)
-    starts = [order.integers(0, len(numbers) - steps - 1, 8) for _ in range(STEPS)]
-    later = np.triu(np.full((steps, steps), -np.inf, np.float32), 1)
-    found, expected = [], []
-    for losses, lib, net in ((found, tp, ours), (expected, torch, theirs)):
-        optimizer = lib.optim.Adam(net.all.parameters(), 5e-3)
-        for at in starts:
-            rows = np.stack([numbers[a : a + steps + 1] for a in at])
-            logits = net(lib.from_numpy(rows[:, :-1].copy()), lib.from_numpy(later))
-            target = lib.from_numpy(rows[:, 1:].reshape(-1).copy())
-            loss = lib.nn.functional.cross_entropy(logits.reshape(-1, size), target)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+    found, expected = (
+        character_losses(lib, net, numbers, size, steps=12, rows=8, rounds=STEPS)
+        for lib, net in ((tp, ours), (torch, theirs))
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert found[-1] < found[0] * 0.8
 
@@ -208,26 +217,12 @@ def test_characters_are_learnt_as_well_as_by_pytorch(kind: str, torch: Any) -> N
     tp.manual_seed(0)
     ours, theirs = Characters(nn, kind, size), Characters(torch.nn, kind, size)
     copied(ours.all, theirs.all, torch)
-    steps, rounds = 16, 250
-    later = np.triu(np.full((steps, steps), -np.inf, np.float32), 1)
-    reached = []
-    for lib, net in ((tp, ours), (torch, theirs)):
-        optimizer = lib.optim.Adam(net.all.parameters(), 5e-3)
-        order = np.random.default_rng(1)
-        losses = []
-        for _ in range(rounds):
-            at = order.integers(0, len(numbers) - steps - 1, 16)
-            rows = np.stack([numbers[a : a + steps + 1] for a in at])
-            logits = net(lib.from_numpy(rows[:, :-1].copy()), lib.from_numpy(later))
-            target = lib.from_numpy(rows[:, 1:].reshape(-1).copy())
-            loss = lib.nn.functional.cross_entropy(logits.reshape(-1, size), target)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        reached.append((losses[0], float(np.mean(losses[-50:]))))
-    (start, ours_last), (_, theirs_last) = reached
-    assert ours_last < start * 0.75
+    ours_found, theirs_found = (
+        character_losses(lib, net, numbers, size, steps=16, rows=16, rounds=250)
+        for lib, net in ((tp, ours), (torch, theirs))
+    )
+    ours_last, theirs_last = np.mean(ours_found[-50:]), np.mean(theirs_found[-50:])
+    assert ours_last < ours_found[0] * 0.75
     # Rounding grows over so many steps, so the means of the last losses are compared.
     assert ours_last == pytest.approx(theirs_last, rel=0.02)
 

@@ -49,6 +49,30 @@ void mm(tp::In<T, 2> x, tp::In<T, 2> w, tp::Out<T, 2> out) {
 }
 """
 
+# The elements above zero, and where they are: sizes that only a call tells.
+ABOVE_KERNEL = """\
+template <typename T>
+void above(tp::In<T, 1> x, tp::Result<T, 1> values, tp::Result<int64_t, 1> indices) {
+  int64_t n = 0;
+  for (auto v : x) n += v > 0;
+  auto out = values.allocate(n);
+  auto at = indices.allocate(n);
+  for (int64_t i = 0, k = 0; i < x.numel(); ++i)
+    if (x[i] > 0) out[k] = x[i], at[k++] = i;
+}
+"""
+
+ABOVE = (
+    """\
+/*---
+op: mylib::above(Tensor x) -> (Tensor values, Tensor indices)
+derivatives:
+  x: zeros_like(x).index_add(0, indices, grad_values)
+---*/
+"""
+    + ABOVE_KERNEL
+)
+
 MAKE = """\
 tvm::ffi::Tensor make(int64_t n) {
   auto t = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, tvm::ffi::Shape({n}),

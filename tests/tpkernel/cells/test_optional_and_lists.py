@@ -10,6 +10,7 @@ import pytest
 
 import tensorplay as tp
 import tpkernel
+from tests.tpkernel.shell import ABOVE
 from tpkernel.errors import CellError
 
 LINEAR = """\
@@ -79,22 +80,6 @@ template <typename T>
 void adam_(tp::List<tp::InOut<T>> ps, tp::List<tp::In<T>> gs, double lr) {
   for (int64_t k = 0; k < ps.size(); ++k)
     for (int64_t i = 0; i < ps[k].numel(); ++i) ps[k][i] -= T(lr) * gs[k][i];
-}
-"""
-POSITIVE = """\
-/*---
-op: opt::nz(Tensor x) -> (Tensor values, Tensor indices)
-derivatives:
-  x: zeros_like(x).index_add(0, indices, grad_values)
----*/
-template <typename T>
-void nz(tp::In<T, 1> x, tp::Result<T, 1> values, tp::Result<int64_t, 1> indices) {
-  int64_t n = 0;
-  for (int64_t i = 0; i < x.numel(); ++i) n += x[i] > 0;
-  auto v = values.allocate(n);
-  auto k = indices.allocate(n);
-  n = 0;
-  for (int64_t i = 0; i < x.numel(); ++i) if (x[i] > 0) { v[n] = x[i]; k[n++] = i; }
 }
 """
 ENDS = """\
@@ -221,11 +206,11 @@ def test_lists_are_written_in_place() -> None:
 
 
 def test_the_kernel_allocates_what_depends_on_data() -> None:
-    report = built(POSITIVE)
+    report = built(ABOVE)
     assert "the sizes of 'values' depend on values" in report.to_text(full=True)
-    nz = report.module.nz
+    above = report.module.above
     x = tp.tensor([1.0, -2.0, 3.0], requires_grad=True)
-    found = nz(x)
+    found = above(x)
     assert found.values.tolist() == [1.0, 3.0]
     assert found.indices.tolist() == [0, 2]
     assert found.values.requires_grad
@@ -233,12 +218,12 @@ def test_the_kernel_allocates_what_depends_on_data() -> None:
     found.values.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [1.0, 0.0, 1.0]
-    assert nz(-tp.ones(2)).values.shape == (0,)
+    assert above(-tp.ones(2)).values.shape == (0,)
     with pytest.raises(NotImplementedError, match="output 'values' depends on the values"):
-        nz(tp.ones(3).to("meta"))
-    assert tp.compile(lambda x: nz(x * 2).values + 1)(tp.ones(2)).tolist() == [3.0, 3.0]
+        above(tp.ones(3).to("meta"))
+    assert tp.compile(lambda x: above(x * 2).values + 1)(tp.ones(2)).tolist() == [3.0, 3.0]
     with pytest.raises(tp.compiler.GraphCaptureError, match="depends on the values"):
-        tp.compile(lambda x: nz(x * 2).values + 1, fullgraph=True)(tp.ones(2))
+        tp.compile(lambda x: above(x * 2).values + 1, fullgraph=True)(tp.ones(2))
 
 
 @pytest.mark.parametrize(

@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 import tpkernel
+from tests.tpkernel.shell import ABOVE
 from tpkernel import Report
 from tpkernel.report.facts import OpcheckFacts
 
-FOUND = """\
-/*---
-op: opchecks::above(Tensor x) -> (Tensor values, Tensor indices)
-derivatives:
-  x: zeros_like(x).index_add(0, indices, grad_values)
----*/
-template <typename T>
-void above(tp::In<T, 1> x, tp::Result<T, 1> values, tp::Result<int64_t, 1> indices) {
-  int64_t n = 0;
-  for (auto v : x) n += v > 0;
-  auto out = values.allocate(n);
-  auto at = indices.allocate(n);
-  for (int64_t i = 0, k = 0; i < x.numel(); ++i)
-    if (x[i] > 0) out[k] = x[i], at[k++] = i;
-}
-"""
 # Gives the memory of the call before again, as a kernel with a pool of its own would.
 POOLED = """\
 /*---
@@ -42,7 +27,7 @@ def facts_of(report: Report) -> OpcheckFacts:
 
 
 def test_every_test_runs_where_sizes_depend_on_values() -> None:
-    report = tpkernel.build(FOUND)
+    report = tpkernel.build(ABOVE)
     assert report.ok, report.to_text(full=True)
     facts = facts_of(report)
     assert "test_variants" in facts.tests
@@ -54,7 +39,7 @@ def test_every_test_runs_where_sizes_depend_on_values() -> None:
 
 
 def test_what_other_calls_find_is_found_there_too() -> None:
-    text = FOUND.replace(
+    text = ABOVE.replace(
         "  auto out =", "  static int64_t calls = 0; n = calls++ % 2;\n  auto out ="
     )
     text = text.replace("if (x[i] > 0)", "if (k < n)").replace("::above", "::counted")

@@ -24,7 +24,7 @@ from tests.library.modules.environments import (
     run,
 )
 from tests.library.modules.test_documentation import documented_files
-from tests.tpkernel.shell import ADD1, SOFTPLUS, Shell
+from tests.tpkernel.shell import ABOVE_KERNEL, ADD1, SOFTPLUS, Shell
 from tpkernel import Report
 from tpkernel.packaging import export
 
@@ -81,7 +81,8 @@ void positive(tp::In<T> x, tp::Out<bool> out) {
 
 # An operator of each kind that is declared: what may be absent, lists, sizes that a kernel finds,
 # gradients that are no derivatives, and arguments that are no tensors.
-KINDS = """\
+KINDS = (
+    """\
 /*---
 ops:
   - op: kinds::rows(Tensor[] xs, Tensor? bias=None) -> Tensor
@@ -126,15 +127,9 @@ void step_(tp::List<tp::InOut<T>> ps, tp::List<tp::In<T>> gs,
   for (int64_t k = 0; k < ps.size(); ++k)
     for (int64_t i = 0; i < ps[k].numel(); ++i) ps[k][i] -= T(lr) * gs[k][i];
 }
-template <typename T>
-void above(tp::In<T, 1> x, tp::Result<T, 1> values, tp::Result<int64_t, 1> indices) {
-  int64_t n = 0;
-  for (auto v : x) n += v > 0;
-  auto out = values.allocate(n);
-  auto at = indices.allocate(n);
-  for (int64_t i = 0, k = 0; i < x.numel(); ++i)
-    if (x[i] > 0) out[k] = x[i], at[k++] = i;
-}
+"""
+    + ABOVE_KERNEL
+    + """\
 template <typename T>
 void scaled(tp::In<T> x, tp::In<T> scale, tp::Out<T> y, tp::Out<T, 0> largest) {
   T most = 0;
@@ -155,6 +150,7 @@ void bits(tp::In<T> x, DLDataType d, DLDevice where, tvm::ffi::Array<int64_t> ks
     out[i] = x[i] * T(d.bits) + T(ks[0] + where.device_id + (k.has_value() ? *k : 0));
 }
 """
+)
 
 # What is asked of the operators where nothing but the runtime is: values, gradients, names.
 ASKED = """\
