@@ -103,9 +103,11 @@ def _gelu_grad(g: Any, s: Any) -> Any:
         normal = (x * -_ROOT_HALF).erfc() * 0.5
         return g * (normal + x * (x * x * -0.5).exp() * _DENSITY)
     squared = x * x
-    t = ((squared * _TANH_CUBIC + 1) * x * _TANH_SCALE).tanh()
-    slope = (squared * (3 * _TANH_CUBIC) + 1) * _TANH_SCALE
-    return g * 0.5 * (t + 1 + x * (1 - t * t) * slope)
+    t = ((squared * (_TANH_SCALE * _TANH_CUBIC) + _TANH_SCALE) * x).tanh()
+    slope = squared * (3 * _TANH_SCALE * _TANH_CUBIC) + _TANH_SCALE
+    weight = t * 0.5 + 0.5
+    # `weight` first: far left of zero it is 0, and x * slope may overflow.
+    return g * (weight + x * weight * (1 - t) * slope)
 
 
 gelu = unary(

@@ -373,8 +373,9 @@ def _gelu(call: _Call) -> Value:
         normal = times(call.make("erfc({0})", kind, scaled, heavy=True), number(0.5))
         return times(x, normal)
     # In the steps of its derivative, which compute the same hyperbolic tangent.
-    cubic = call.make("{0} + {1}", kind, times(times(x, x), number(0.044715)), number(1.0))
-    inner = times(times(cubic, x), number(math.sqrt(2 / math.pi)))
+    scale = math.sqrt(2 / math.pi)
+    cubic = times(times(x, x), number(scale * 0.044715))
+    inner = times(call.make("{0} + {1}", kind, cubic, number(scale)), x)
     t = call.make("tanh({0})", kind, inner, heavy=True)
     return times(times(x, number(0.5)), call.make("{0} + {1}", kind, t, number(1.0)))
 
