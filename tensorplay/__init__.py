@@ -97,10 +97,10 @@ from tensorplay.autograd import (
 from tensorplay.ops.elementwise import result_type
 from tensorplay.ops.indexing import repeat_interleave
 from tensorplay.ops.linalg import einsum, tensordot
+from tensorplay.ops.masks import nonzero
 from tensorplay.ops.movement import broadcast_tensors
 from tensorplay.ops.parts import split
 from tensorplay.ops.sampling import normal
-from tensorplay.ops.selection import nonzero
 from tensorplay.ops.sorting import unique
 from tensorplay.ops.strided import empty_strided
 from tensorplay.random import (

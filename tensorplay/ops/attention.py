@@ -12,10 +12,10 @@ from tensorplay import _dtype
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.ops.indexing import repeat_interleave
 from tensorplay.ops.linalg import matmul
+from tensorplay.ops.masks import mask_tensor, masked_fill
 from tensorplay.ops.nn import softmax
 from tensorplay.ops.primitive import Composite, Sample
 from tensorplay.ops.sampling import dropout
-from tensorplay.ops.selection import mask_tensor, masked_fill
 
 __all__: list[str] = []
 

@@ -19,6 +19,7 @@ from tensorplay.ops.conversion import copy_into
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.dispatch import UNANSWERED, ask, is_override, overridable, protocol
 from tensorplay.ops.elementwise import broadcast_shapes
+from tensorplay.ops.masks import mask_tensor, masked_fill, nonzero_rows, want_bool
 from tensorplay.ops.movement import expand, flatten, reshape
 from tensorplay.ops.parts import slice_, slice_dim
 from tensorplay.ops.primitive import Composite, Sample
@@ -30,10 +31,6 @@ from tensorplay.ops.selection import (
     index_select,
     index_shape,
     int_tensor,
-    mask_tensor,
-    masked_fill,
-    nonzero_rows,
-    want_bool,
     want_index,
 )
 

@@ -14,9 +14,9 @@ from tensorplay._tensor import Spec, Tensor
 from tensorplay.autograd.batched import elements
 from tensorplay.ops.dims import wrap_dim
 from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
+from tensorplay.ops.masks import where
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
 from tensorplay.ops.reduction import add_up
-from tensorplay.ops.selection import where
 
 __all__: list[str] = []
 

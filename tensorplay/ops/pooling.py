@@ -15,9 +15,10 @@ from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.ops.arrangement import pad
 from tensorplay.ops.convolution import per_dimension
 from tensorplay.ops.joining import stack
+from tensorplay.ops.masks import where
 from tensorplay.ops.movement import Ints, reshape
 from tensorplay.ops.primitive import Composite, Primitive, Sample, Vjp
-from tensorplay.ops.selection import gather, int_tensor, where
+from tensorplay.ops.selection import gather, int_tensor
 from tensorplay.ops.strided import unfold
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Elements chosen by masks, by index tensors, and by one index per element; and their writes."""
+"""Elements chosen by index tensors, and by one index per element; and their writes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from typing import Any
 import numpy as np
 
 from tensorplay import _dtype
-from tensorplay._dtype import dtype
-from tensorplay._methods import attach
 from tensorplay._tensor import Spec, Tensor, contiguous_strides, wrap
-from tensorplay.ops.arguments import check_held, reject
 from tensorplay.ops.arrangement import pad
 from tensorplay.ops.conversion import check_no_loss
 from tensorplay.ops.dims import broadcasts_to, wrap_dim
-from tensorplay.ops.dispatch import overridable, overridable_method
-from tensorplay.ops.elementwise import broadcast_shapes, cast, result_type
+from tensorplay.ops.elementwise import broadcast_shapes, cast
+from tensorplay.ops.masks import check_storable, kind_of, mask_tensor, masked_fill, shape_of
 from tensorplay.ops.movement import reshape
 from tensorplay.ops.primitive import Primitive, Sample, Vjp
 from tensorplay.ops.writer import Writer
 
-__all__ = ["int_tensor", "mask_tensor", "nonzero", "want_bool", "want_index"]
+__all__ = ["int_tensor", "want_index"]
 
 
 def int_tensor(values: Any) -> Tensor:
@@ -30,37 +27,12 @@ def int_tensor(values: Any) -> Tensor:
     return wrap(np.asarray(values, np.int64))
 
 
-def mask_tensor(values: Any) -> Tensor:
-    """Return a bool tensor."""
-    return wrap(np.asarray(values, np.bool_))
-
-
-def _kind(x: Any) -> dtype:
-    """Return the element type of an array, spec or number."""
-    if not hasattr(x, "dtype"):
-        return _dtype.scalar_dtype(x)
-    return x.dtype if isinstance(x.dtype, dtype) else _dtype.from_numpy_dtype(x.dtype)
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return tuple(x.shape) if hasattr(x, "shape") else ()
-
-
-def want_bool(where: str, argument: str, x: Any) -> None:
-    """Refuse `x`, an array, tensor or spec, if its type is not bool."""
-    if _kind(x) is not _dtype.bool_:
-        raise TypeError(
-            f"[{where}] argument '{argument}': expected a bool tensor, got {_kind(x)!r}. "
-            "Write x.bool() or a comparison."
-        )
-
-
 def want_index(where: str, argument: str, x: Any) -> None:
     """Refuse `x`, an array, tensor or spec, if its type is none of indices."""
-    if _kind(x) not in (_dtype.int64, _dtype.int32):
+    if kind_of(x) not in (_dtype.int64, _dtype.int32):
         raise TypeError(
             f"[{where}] argument '{argument}': expected an int64 or int32 tensor, got "
-            f"{_kind(x)!r}. Write x.long()."
+            f"{kind_of(x)!r}. Write x.long()."
         )
 
 
@@ -71,178 +43,6 @@ def _in_range(where: str, index: Any, size: int, dim: int, *, negative: bool = F
             f"[{where}] argument 'index': index {bad} is out of bounds for dimension {dim} "
             f"with size {size}."
         )
-
-
-def _storable(where: str, argument: str, value: Any, d: dtype) -> None:
-    if _kind(value).category > d.category:
-        raise RuntimeError(
-            f"[{where}] argument '{argument}': value cannot be converted to type {d!r} without "
-            f"loss, got {_kind(value)!r}. Convert the tensor first, by x.to(dtype)."
-        )
-    check_held(where, value, d)
-
-
-# --- choice by a mask -----------------------------------------------------------------------------
-
-
-class Where(Primitive):
-    """A choice between two tensors, or, of a condition alone, the indices where it holds."""
-
-    def apply(self, args: tuple[Any, ...]) -> Any:
-        """Run the operator, or look for what is not zero."""
-        condition, x, other = args
-        if x is None and other is None:
-            if not isinstance(condition, Tensor):
-                reject("where", "condition", "Tensor", condition)
-            return nonzero(condition, as_tuple=True)
-        if x is None or other is None:
-            reject("where", "input" if x is None else "other", "Tensor or number", None,
-                   "Give both, or the condition alone.")  # fmt: skip
-        return super().apply(args)
-
-
-def _where_rule(condition: Any, x: Any, other: Any) -> Spec:
-    want_bool("where", "condition", condition)
-    shape = broadcast_shapes("where", *map(_shape, (condition, x, other)))
-    kind = result_type(x, other)
-    for number in (x, other):
-        check_held("where", number, kind)
-    return Spec(shape, kind)
-
-
-def _where(condition: Any, x: Any, other: Any) -> Any:
-    want_bool("where", "condition", condition)
-    kind = result_type(x, other)
-    for number in (x, other):
-        check_held("where", number, kind)
-    return np.where(condition, cast(x, kind), cast(other, kind))
-
-
-where: Primitive = Where(
-    "where(Tensor condition, Tensor? input=None, Tensor? other=None) -> Tensor",
-    "Elements of `input` where `condition` holds, of `other` elsewhere; of a condition alone, the "
-    "indices where it holds, one vector per dimension.",
-    _where,
-    rule=_where_rule,
-    vjp={
-        "input": Vjp(lambda g, s: where.apply((s.condition, g, 0)), "condition"),
-        "other": Vjp(lambda g, s: where.apply((s.condition, 0, g)), "condition"),
-    },
-    jvp="linear",
-    scalars=("input", "other"),
-    check_first=False,
-    method=False,
-    samples=lambda make: [
-        Sample((mask_tensor([True, False, True]), make(3), make(3)), name="vector"),
-        Sample((mask_tensor([[True], [False]]), make(3), make(2, 1)), name="broadcast"),
-        Sample((mask_tensor([True, False]), make(2), 1.5), name="number"),
-        Sample((mask_tensor(True), make(0, 2), make(2)), name="empty"),
-        Sample((mask_tensor([[True, False], [True, True]]),), name="condition alone"),
-    ],
-)
-
-
-def _where_method(self: Tensor, condition: Any, other: Any) -> Any:
-    """Return the elements of this tensor where `condition` holds, of `other` elsewhere."""
-    return where.apply((condition, self, other))
-
-
-attach("where", overridable_method(_where_method))
-
-
-def _masked_fill_rule(x: Any, mask: Any, value: Any) -> Spec:
-    want_bool("masked_fill", "mask", mask)
-    if _shape(value):
-        raise RuntimeError(
-            "[masked_fill] argument 'value': only supports a 0-dimension value tensor, got a "
-            f"tensor with {len(_shape(value))} dimensions. Write tensorplay.where(mask, value, x)."
-        )
-    _storable("masked_fill", "value", value, _kind(x))
-    return Spec(broadcast_shapes("masked_fill", _shape(x), _shape(mask)), _kind(x))
-
-
-def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    _masked_fill_rule(x, mask, value)
-    if value.__class__ is int and not value and mask.shape == x.shape and x.dtype.char in "fd":
-        # NumPy's choice takes a branch per element, which a mask without pattern makes slow.
-        bits = mask.astype(np.dtype(f"i{x.itemsize}"))
-        bits -= 1
-        bits &= x.view(bits.dtype)
-        return bits.view(x.dtype)
-    return np.where(mask, cast(value, _kind(x)), x)
-
-
-masked_fill: Primitive = Writer(
-    "masked_fill(Tensor input, Tensor mask, Tensor value) -> Tensor",
-    "`value` where `mask` holds, the elements of `input` elsewhere.",
-    _masked_fill,
-    write=lambda x, mask, value: np.copyto(x, cast(value, _kind(x)), where=mask),
-    rule=_masked_fill_rule,
-    vjp={
-        "input": Vjp(lambda g, s: masked_fill.apply((g, s.mask, 0)), "mask"),
-        "value": Vjp(lambda g, s: where.apply((s.mask, g, 0)), "mask"),
-    },
-    jvp="linear",
-    scalars=("value",),
-    check_first=False,
-    inplace=True,
-    samples=lambda make: [
-        Sample((make(3), mask_tensor([True, False, True]), make()), name="vector"),
-        Sample((make(2, 3), mask_tensor([True, False, True]), 1.5), name="number"),
-        Sample((make(3), mask_tensor([[True], [False]]), make()), name="wider mask"),
-    ],
-)
-
-
-def _nonzero_rule(x: Spec) -> Spec:
-    raise NotImplementedError(
-        "[nonzero] a tensor on device meta has no elements, so the number of those that are not "
-        "zero is unknown."
-    )
-
-
-nonzero_rows = Primitive(
-    "_nonzero(Tensor input) -> Tensor",
-    "Indices of the elements that are not zero, one row each.",
-    lambda x: np.argwhere(x).astype(np.int64, copy=False),
-    rule=_nonzero_rule,
-    check_first=False,
-    function=False,
-    method=False,
-    samples=lambda make: [Sample((make(2, 3),)), Sample((make(),)), Sample((make(0, 2),))],
-)
-
-
-@overridable
-def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
-    """Return the indices of the elements that are not zero, in row-major order.
-
-    Parameters
-    ----------
-    input
-        Tensor to search.
-    as_tuple
-        Give one vector of indices per dimension, fit for indexing, instead of a matrix.
-
-    Returns
-    -------
-    Tensor or tuple of Tensor
-        int64: shape (number of elements found, dimensions), or its columns.
-
-    Raises
-    ------
-    NotImplementedError
-        The tensor is on device meta.
-    """
-    if not isinstance(input, Tensor):
-        reject("nonzero", "input", "Tensor", input, "Write tensorplay.tensor(x).")
-    found = nonzero_rows.apply((input,))
-    if not as_tuple:
-        return found
-    return tuple(found[:, d] for d in range(input.ndim)) if input.ndim else (found[:, :0].sum(1),)
-
-
-attach("nonzero", nonzero)
 
 
 # --- index tensors for leading dimensions ---------------------------------------------------------
@@ -277,7 +77,7 @@ def _check_indices(where_: str, x: Any, indices: Sequence[Any]) -> None:
     for dim, index in enumerate(indices):
         if index is not None and index.dtype.kind not in "iub":
             raise IndexError(
-                f"[{where_}] argument 'indices': expected integer tensors, got {_kind(index)!r}. "
+                f"[{where_}] argument 'indices': expected integer tensors, got {kind_of(index)!r}. "
                 "Write x.long()."
             )
         if index is not None and dim < x.ndim:
@@ -377,7 +177,7 @@ index_adjoint: Primitive = Primitive(
 
 def _index_put_rule(x: Spec, indices: Sequence[Any], values: Any, accumulate: bool) -> Spec:
     picked = index_shape("index_put", x, indices)
-    shape = _shape(values)
+    shape = shape_of(values)
     if not broadcasts_to(shape, picked):
         raise RuntimeError(
             f"[index_put] argument 'values': shape mismatch: value tensor of shape {list(shape)} "
@@ -388,7 +188,7 @@ def _index_put_rule(x: Spec, indices: Sequence[Any], values: Any, accumulate: bo
 
 
 def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) -> Any:
-    check_no_loss("index_put", values, _kind(x))
+    check_no_loss("index_put", values, kind_of(x))
     out = x.copy()
     _put(out, indices, values, accumulate)
     return out
@@ -397,7 +197,7 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) ->
 def _put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) -> None:
     """Write, or add, `values` into the array `x`."""
     if not isinstance(values, np.ndarray):
-        values = cast(values, _kind(x))
+        values = cast(values, kind_of(x))
     try:
         if accumulate:
             _check_indices("index_put", x, indices)
@@ -475,7 +275,7 @@ def _index_select_rule(x: Any, dim: int, index: Any) -> Spec:
     dim = wrap_dim("index_select", dim, x.ndim)
     count = index.shape[0] if index.ndim else 1
     shape = (*x.shape[:dim], count, *x.shape[dim + 1 :]) if x.ndim else ()
-    return Spec(shape, _kind(x))
+    return Spec(shape, kind_of(x))
 
 
 def _index_select(x: Any, dim: int, index: Any) -> Any:
@@ -526,8 +326,8 @@ def _index_add_rule(x: Any, dim: int, index: Any, source: Any, alpha: Any) -> Sp
             f"[index_add] argument 'source': expected shape {list(expected)} for an index of shape "
             f"{list(index.shape)} along dimension {dim}, got {list(source.shape)}."
         )
-    _storable("index_add", "source", source, _kind(x))
-    return Spec(x.shape, _kind(x))
+    check_storable("index_add", "source", source, kind_of(x))
+    return Spec(x.shape, kind_of(x))
 
 
 def _index_add(x: Any, dim: int, index: Any, source: Any, alpha: Any) -> Any:
@@ -599,7 +399,7 @@ def _along_rule(where_: str, x: Any, dim: int, index: Any, limits: Sequence[Any]
 
 def _gather_rule(x: Any, dim: int, index: Any) -> Spec:
     _along_rule("gather", x, dim, index, ())
-    return Spec(index.shape, _kind(x))
+    return Spec(index.shape, kind_of(x))
 
 
 def _gather(x: Any, dim: int, index: Any) -> Any:
@@ -665,8 +465,8 @@ def _source_grad(g: Any, s: Any, *, adds: bool) -> Any:
 def _scatter_rule(name: str) -> Any:
     def rule(x: Any, dim: int, index: Any, src: Any) -> Spec:
         _along_rule(name, x, dim, index, (src,) if hasattr(src, "shape") and src.ndim else ())
-        _storable(name, "src", src, _kind(x))
-        return Spec(x.shape, _kind(x))
+        check_storable(name, "src", src, kind_of(x))
+        return Spec(x.shape, kind_of(x))
 
     return rule
 

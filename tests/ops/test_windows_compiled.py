@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 import tensorplay as tp
 from tensorplay import _native
-from tensorplay.ops import convolution, pooling, selection
+from tensorplay.ops import convolution, masks, pooling
 
 core = _native.core
 pytestmark = pytest.mark.skipif(core is None, reason="the compiled extension is not there")
@@ -203,5 +203,5 @@ def test_sums_at_places(kind: Any, plainly: Any) -> None:
 def test_masks_of_zeros_keep_bits(kind: Any) -> None:
     x = np.array([math.nan, -0.0, math.inf, 3.0, -math.inf], kind)
     mask = np.array([True, False, True, False, False])
-    found = selection._masked_fill(x, mask, 0)
+    found = masks._masked_fill(x, mask, 0)
     assert found.tobytes() == np.array([0.0, -0.0, 0.0, 3.0, -math.inf], kind).tobytes()
