@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Sequence
 
 from tensorplay.library.modules.spec import CellSpec
@@ -16,11 +15,19 @@ from tpkernel.building.codegen import export_source, preamble
 from tpkernel.building.request import Request
 from tpkernel.building.sanitizers import sanitizer_flags
 from tpkernel.cells.cell import Cell, parse_cell
-from tpkernel.cells.flags import limited_compilers, split_flags
+from tpkernel.cells.flags import Flags, limited_compilers, split_flags
+from tpkernel.cells.hints import compiler_hint
 from tpkernel.cpp.braces import unclosed_brace
 from tpkernel.cpp.includes import Included, SharedText, expand
 
-__all__ = ["STABLE_NAME", "compile_cell", "expand_request", "refuse_open_brace", "renamed_error"]
+__all__ = [
+    "STABLE_NAME",
+    "compile_cell",
+    "expand_request",
+    "flags_of",
+    "refuse_open_brace",
+    "renamed_error",
+]
 
 # The build's key holds the source's name, and a cell is In[5] in one run and In[6] in the next.
 # So the compiler sees a name that stays, and messages get the cell's own.
@@ -54,10 +61,7 @@ def compile_cell(
     """
     if included is None:
         included = expand(cell, request.shared)
-    try:
-        flags = split_flags((*included.flags, *cell.flags, *request.flags))
-    except ValueError as problem:
-        raise cell.error(str(problem)) from None
+    flags = flags_of(request, cell, included)
     names = ((STABLE_NAME, cell.name), *included.files)
     debug = ["-O0", "-g", "-DTP_DEBUG=1"] if request.debug else []
     sanitizing = sanitizer_flags(request.sanitize)
@@ -78,7 +82,22 @@ def compile_cell(
             return build_text(unit, _Renaming(watch, names) if watch is not None else None)
     except cpp_jit.BuildError as problem:
         refuse_open_brace(cell)
-        raise renamed_error(problem, names, _written_input(problem)) from None
+        hint = compiler_hint(problem, flags.cflags)
+        raise renamed_error(problem, names, f"\n{hint}" if hint else "") from None
+
+
+def flags_of(request: Request, cell: Cell, included: Included) -> Flags:
+    """Return the flags of a cell, of those that it includes, and of its line.
+
+    Raises
+    ------
+    CellError
+        Quotes that do not close.
+    """
+    try:
+        return split_flags((*included.flags, *cell.flags, *request.flags))
+    except ValueError as problem:
+        raise cell.error(str(problem)) from None
 
 
 class _Renaming(BuildWatch):
@@ -129,18 +148,6 @@ def expand_request(request: Request) -> tuple[SharedText, ...]:
     """Return the cells that a request's text includes, those that they include among them."""
     cell = parse_cell(request.text, name=request.cell_name, first_line=request.first_line)
     return expand(cell, request.shared).cells
-
-
-def _written_input(problem: cpp_jit.BuildError) -> str:
-    """Say what to write where a kernel stores through a view that is an input."""
-    for diagnostic in problem.diagnostics:
-        found = re.search(r"read-only location '(\w+)\.tp::In<", diagnostic.message)
-        if found is not None:
-            return (
-                f"\n'{found[1]}' is tp::In, an input that is only read. Write tp::InOut to change "
-                "it in place, or tp::Out for a result."
-            )
-    return ""
 
 
 def _named(text: str, names: Iterable[tuple[str, str]]) -> str:

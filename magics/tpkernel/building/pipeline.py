@@ -20,6 +20,7 @@ from tensorplay.utils.cpp_jit.watch import BuildWatch
 from tpkernel.building.compiling import (
     STABLE_NAME,
     compile_cell,
+    flags_of,
     refuse_open_brace,
     renamed_error,
 )
@@ -151,7 +152,9 @@ def build_cell(
             "load": ready - built,
             "ready": ready - start,
         },
-        findings=() if cuda else hints(cell, spec),
+        findings=()
+        if included is None
+        else hints(cell, spec, flags_of(request, cell, included).cflags),
         notes=_notes(spec, once, cuda=cuda),
         module=module,
         origin=origin,

@@ -1,20 +1,24 @@
 """What a cell probably means and does not say: gradients under another name, dtypes of nothing.
 
-Nothing here changes what is built. Each hint is a warning or a note of the report.
+Nothing here changes what is built. Each hint is a warning or a note of the report, or is added to
+the error of a cell that does not read or compile.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from tensorplay.library.modules.spec import CellSpec, KernelSpec, OperatorSpec
+from tensorplay.utils import cpp_jit
+from tensorplay.utils.cpp_jit.source import blank_comments
 from tpkernel.cells.cell import Cell
 from tpkernel.errors import CellError
 from tpkernel.report.report import Finding
 
-__all__ = ["hints", "like_backward", "with_hint"]
+__all__ = ["compiler_hint", "hints", "like_backward", "with_hint"]
 
 _ENDINGS = (
     "back", "backprop", "bwd", "bw", "deriv", "derivative", "dx", "grad", "gradient", "grads",
@@ -22,10 +26,28 @@ _ENDINGS = (
 )  # fmt: skip
 _STARTS = ("back", "backward", "bwd", "d", "grad", "gradient", "vjp")
 _NEAR = 0.85
+_OPENMP = re.compile(
+    r"^[ \t]*(?:#|%:)[ \t]*pragma[ \t]+omp[ \t]+(?P<line>[^\n]*)"
+    r'|\b_Pragma\s*\(\s*"omp\s+(?P<string>[^"\n]*)"',
+    re.MULTILINE,
+)
+_OPENMP_FLAG = re.compile(r"-f(?:i?openmp(?:=.*)?)|[-/]q?openmp(?::.*)?")
+_OPENMP_CALL = re.compile(r"`(?:omp_|GOMP_|__kmpc_)\w+.*not defined")
+_NO_FLAG = "tp::parallel_for(0, n, [&](int64_t i) { … }), which needs no flag"
+#: What g++ and clang say of an intrinsic whose instructions they were not told to use.
+_TARGET = re.compile(
+    r"target specific option mismatch|requires target feature '(?P<feature>[\w.]+)|"
+    r"needs isa option -m(?P<option>[\w.]+)"
+)
+_TARGET_HEADER = re.compile(r"^in (\w+?)intrin\.h")
+#: Of the headers that are not named after their instructions.
+_TARGET_OF = {
+    "xmm": "sse", "emm": "sse2", "pmm": "sse3", "tmm": "ssse3", "smm": "sse4.1", "nmm": "sse4.2",
+}  # fmt: skip
 
 
-def hints(cell: Cell, spec: CellSpec) -> tuple[Finding, ...]:
-    """Return hints about a cell's gradients, and about arguments whose dtype nothing guards.
+def hints(cell: Cell, spec: CellSpec, flags: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """Return hints about gradients, arguments whose dtype nothing guards, and ignored pragmas.
 
     Parameters
     ----------
@@ -33,8 +55,10 @@ def hints(cell: Cell, spec: CellSpec) -> tuple[Finding, ...]:
         The parsed cell.
     spec
         What was read from it.
+    flags
+        What the compiler got.
     """
-    found: list[Finding] = []
+    found: list[Finding] = [*_ignored_openmp(cell, flags)]
     for operator in spec.operators:
         if not operator.helper:
             found += _misnamed(cell, spec, operator)
@@ -63,6 +87,71 @@ def with_hint(cell: Cell, problem: CellError) -> CellError:
         column=problem.column,
         subject=problem.subject,
     )
+
+
+def compiler_hint(problem: cpp_jit.BuildError, flags: Sequence[str]) -> str:
+    """Return what to write where the compiler's own words do not tell, or an empty text.
+
+    Parameters
+    ----------
+    problem
+        What the compiler refuses.
+    flags
+        What it got.
+    """
+    for diagnostic in problem.diagnostics:
+        found = re.search(r"read-only location '(\w+)\.tp::In<", diagnostic.message)
+        if found is not None:
+            return (
+                f"'{found[1]}' is tp::In, an input that is only read. Write tp::InOut to change it "
+                "in place, or tp::Out for a result."
+            )
+        if _OPENMP_CALL.search(diagnostic.message) and not _has_openmp(flags):
+            return (
+                "This function is OpenMP's. Build with -fopenmp, as in '%%tpkernel -- -fopenmp', "
+                f"or write {_NO_FLAG}."
+            )
+        found = _TARGET.search(diagnostic.message)
+        if found is None:
+            continue
+        head = next(filter(None, map(_TARGET_HEADER.match, diagnostic.notes)), None)
+        name = found["feature"] or found["option"] or (head[1] if head else "avx2")
+        name = _TARGET_OF.get(name, name)
+        if "-march=native" in flags:
+            return f"This machine, for which -march=native builds, does not have {name}."
+        return (
+            f"The compiler uses only what every processor of this kind has, and {name} is not "
+            "among that. Write '%%tpkernel -- -march=native' for all that this machine has, or "
+            f'__attribute__((target("{name}"))) in front of the function; a lambda needs one of '
+            "its own, behind its parameters."
+        )
+    return ""
+
+
+def _has_openmp(flags: Sequence[str]) -> bool:
+    return any(_OPENMP_FLAG.fullmatch(flag) for flag in flags)
+
+
+def _ignored_openmp(cell: Cell, flags: Sequence[str]) -> Iterator[Finding]:
+    """Find pragmas that the compiler passes over in silence."""
+    text = blank_comments(cell.text)
+    if _has_openmp(flags) or "_OPENMP" in text:  # the cell asks itself whether there is OpenMP
+        return
+    for found in _OPENMP.finditer(text):
+        words = " ".join((found["line"] or found["string"] or "").split())
+        line = cell.first_line + text[: found.start()].count("\n")
+        if re.match(r"(?:simd|declare\s+simd|ordered\s+simd)\b", words):
+            if "-fopenmp-simd" in flags:
+                continue
+            message = "build with -fopenmp-simd, as in '%%tpkernel -- -fopenmp-simd'."
+        else:
+            message = (
+                "what it stands before runs on one thread. Build with -fopenmp, as in "
+                f"'%%tpkernel -- -fopenmp', or write {_NO_FLAG}."
+            )
+        message = f"'#pragma omp {words}' at line {line} is ignored without a flag: {message}"
+        yield Finding("cell", "", "warning", message, code="ignored_pragma")
+        return
 
 
 def _misnamed(cell: Cell, spec: CellSpec, operator: OperatorSpec) -> Iterator[Finding]:

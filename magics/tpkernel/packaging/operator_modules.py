@@ -55,7 +55,7 @@ def build_module(
     _check_target(target, [*paths, *([] if declarations is None else [Path(declarations)])])
     texts = (flags,) if isinstance(flags, str) else tuple(flags)
     try:
-        split_flags(texts)
+        given = split_flags(texts)
     except ValueError as problem:
         message = f"[build] {problem}"
         raise ValueError(message) from None
@@ -71,9 +71,9 @@ def build_module(
             )
             raise ValueError(message)
     spec = read_module(cell, Options(copy=contiguous == "copy", alias_ok=allow_alias))
-    for hint in hints(cell, spec):
+    for hint in hints(cell, spec, (*split_flags(cell.flags).cflags, *given.cflags)):
         if hint.level == "warning":
-            warnings.warn(f"[{hint.operator}] {hint.message}", stacklevel=3)
+            warnings.warn(f"[{hint.operator or 'build'}] {hint.message}", stacklevel=3)
     description = _described(cell, spec, target, (*cell.flags, *texts))
     try:
         constant = embedded(description)

@@ -256,11 +256,21 @@ def texts_of(unit: Unit) -> Texts:
     return Texts(
         unit.shown_name,
         {
+            **_texts_inside(unit.preamble),
             unit.shown_name: (unit.source.first_line, unit.source.text.splitlines()),
             "<preamble>": (1, unit.preamble.splitlines()),
             "<generated>": (1, unit.generated.splitlines()),
         },
     )
+
+
+def _texts_inside(preamble: str) -> dict[str, tuple[int, Sequence[str]]]:
+    """Return the texts that a preamble holds under names of their own, by ``#line``."""
+    parts = re.split(r'^#line (\d+) "([^"\n]*)"\n', preamble, flags=re.MULTILINE)[1:]
+    return {
+        name: (int(first), text.splitlines())
+        for first, name, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    }
 
 
 _SOURCE = "source.cpp"

@@ -25,6 +25,17 @@ _CONTEXT = re.compile(
     r"^(?:In file included from |\s+from )?(?P<file>(?:[A-Za-z]:)?[^:\n]*):(?P<line>\d+)"
     r"(?::(?P<column>\d+))?:\s+(?P<text>required (?:from|by).*|in .constexpr. expansion of.*)$"
 )
+#: A new block of g++: what an instantiation was asked for by no longer holds.
+_ELSEWHERE = re.compile(r"^[^\n]*: (?:In|At) [^\n]*:$")
+_INCLUDED = re.compile(
+    r"^(?:(?P<first>In file included)|\s+) from (?P<file>(?:[A-Za-z]:)?[^:\n]*):(?P<line>\d+)"
+    r"(?::\d+)?[,:]$"
+)
+#: Notes that lead from a header back to the text that asks for it, in the words of g++ and clang.
+_ASKS = re.compile(
+    r"called from here|(?:requested|required from) here|in (?:expansion|definition) of macro|"
+    r"expanded from macro|macro .* defined here|in call to |during (?:template|concept) .* here"
+)
 _FIX = re.compile(r'^fix-it:"(?P<file>(?:[^"\\]|\\.)*)":\{[\d:-]+\}:"(?P<text>(?:[^"\\]|\\.)*)"$')
 #: The front end of nvcc; the line below repeats the source, the next points at the column.
 _NVCC = re.compile(
@@ -51,6 +62,8 @@ _DRIVER = re.compile(
 #: What ``-fopt-info-vec`` of g++ and ``-Rpass`` of clang write: about a line, not about a message.
 _REMARKS = frozenset({"remark", "optimized", "missed"})
 _MAX_SHOWN = 10
+#: Texts of a build that no person wrote.
+MADE_TEXTS = frozenset({"<preamble>", "<generated>"})
 _MAX_LINE = 160
 
 
@@ -148,6 +161,10 @@ class Texts:
             return None
         return lines[number - 1] if 0 < number <= len(lines) else None
 
+    def is_written(self, file: str) -> bool:
+        """Whether a person wrote the text: theirs, or one that it brings along."""
+        return file in self.lines and file not in MADE_TEXTS
+
     def find(self, word: str) -> tuple[int, int] | None:
         """Return line and column of a word in the person's source, or None."""
         first, lines = self.lines.get(self.own, (1, ()))
@@ -183,20 +200,85 @@ class _Draft:
         )
 
 
+class _Asked:
+    """Follows the compiler from a mistake in a header to the person's text that asks for it."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+        #: Who asks for what is being instantiated, and whether its block has ended.
+        self.required: tuple[str, int, int | None] | None = None
+        #: By which file and line a file is included, and the lines that just said so, inside out.
+        self.includers: dict[str, tuple[str, int]] = {}
+        self.chain: list[tuple[str, int]] = []
+
+    def reads(self, line: str) -> bool:
+        """Take a line that is about no mistake but about the way to it."""
+        if found := _INCLUDED.match(line):
+            place = found["file"], int(found["line"])
+            # g++ goes on by "from" with who includes that; clang begins at the outermost file.
+            self.chain.insert(0 if found["first"] else len(self.chain), place)
+            return True
+        if found := _CONTEXT.match(line):
+            if self.texts.is_written(found["file"]):
+                column = found["column"]
+                self.required = found["file"], int(found["line"]), int(column) if column else None
+            return True
+        if _ELSEWHERE.match(line):
+            self.required = None
+            return True
+        return False
+
+    def meets(self, file: str) -> None:
+        """Note that the files said to include each other end in this one."""
+        for place in self.chain:
+            self.includers[file] = place
+            file = place[0]
+        self.chain.clear()
+
+    def by_context(self, draft: _Draft) -> None:
+        """Move a mistake of a header to what the compiler said before it."""
+        if draft.file in self.texts.lines:
+            self.required = None
+        elif self.required is not None:
+            self.move(draft, *self.required)
+
+    def by_note(self, draft: _Draft, note: _Draft) -> bool:
+        """Move a mistake of a header to what the compiler says after it; tell whether."""
+        ours = self.texts.is_written(note.file)
+        if draft.file in self.texts.lines or not ours or not _ASKS.search(note.message):
+            return False
+        self.move(draft, note.file, note.line, note.column)
+        return True
+
+    def by_include(self, draft: _Draft) -> None:
+        """Move a mistake of a header to the person's ``#include <…>``, not of their own header."""
+        file, line = draft.file, 0
+        for _ in self.includers:
+            if file in self.texts.lines or file not in self.includers:
+                break
+            file, line = self.includers[file]
+        if line and self.texts.is_written(file):
+            include = self.texts.line(file, line) or ""
+            if draft.level == "error" and re.match(r"\s*#\s*include\s*<", include):
+                self.move(draft, file, line, None)
+
+    @staticmethod
+    def move(draft: _Draft, file: str, line: int, column: int | None) -> None:
+        draft.notes.insert(0, f"in {Path(draft.file).name}:{draft.line}")
+        draft.file, draft.line, draft.column, draft.fix = file, line, column, None
+
+
 def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
     """Return the diagnostics in the output of g++, clang, cl, nvcc or a linker.
 
     Errors in the person's own source come first, then other errors, then warnings; within each
-    the tool's order is kept. An error inside a template of a header is reported at the person's
-    line that asked for it.
+    the tool's order is kept. An error inside a header is reported at the person's line that asked
+    for it: by an instantiation, a call, a macro, or else by its ``#include <…>``.
     """
     drafts: list[_Draft] = []
-    required: tuple[int, int | None] | None = None
+    asked = _Asked(texts)
     for line in output.splitlines():
-        if context := _CONTEXT.match(line):
-            if context["file"] == texts.own:
-                column = context["column"]
-                required = int(context["line"]), int(column) if column else None
+        if asked.reads(line):
             continue
         if found := _MESSAGE.match(line):
             if "-Rpass-analysis=kernel-resource-usage" in line:
@@ -205,14 +287,12 @@ def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
             if found["level"] in _REMARKS:
                 drafts.append(draft)
                 continue
+            asked.meets(draft.file)
             if draft.level == "note":
-                _add_note(drafts, draft)
+                if not (drafts and asked.by_note(drafts[-1], draft)):
+                    _add_note(drafts, draft)
                 continue
-            if required and draft.file not in texts.lines:
-                draft.notes.append(f"in {Path(draft.file).name}:{draft.line}")
-                draft.file = texts.own
-                draft.line, draft.column = required
-            required = None
+            asked.by_context(draft)
             _move_before_line_break(draft, texts)
             drafts.append(draft)
         elif found := _NVCC.match(line) or _CL.match(line):
@@ -225,9 +305,11 @@ def parse(output: str, texts: Texts) -> tuple[Diagnostic, ...]:
             if drafts and drafts[-1].column is None:
                 drafts[-1].column = len(found["blank"]) + 1
         elif found := _FIX.match(line):
-            _add_fix(drafts, found["text"])
+            _add_fix(drafts, found["file"], found["text"])
         else:
             drafts += _from_linker(line, texts)
+    for draft in drafts:
+        asked.by_include(draft)
     if any(d.level == "error" and d.file != "<exports>" for d in drafts):
         # That an export does not compile either is a consequence.
         drafts = [d for d in drafts if d.file != "<exports>"]
@@ -305,8 +387,9 @@ def _add_note(drafts: list[_Draft], note: _Draft) -> None:
     owner.notes.append(note.message if same else f"{note.file}:{note.line}: {note.message}")
 
 
-def _add_fix(drafts: list[_Draft], text: str) -> None:
-    if drafts and drafts[-1].fix is None and text:
+def _add_fix(drafts: list[_Draft], file: str, text: str) -> None:
+    # A fix of a header is none for the person's line that the message was moved to.
+    if drafts and drafts[-1].fix is None and text and file == drafts[-1].file:
         drafts[-1].fix = text.replace('\\"', '"').replace("\\\\", "\\")
 
 

@@ -87,6 +87,74 @@ def test_an_error_inside_a_template_of_a_header_is_reported_where_it_was_asked_f
     assert len(error.diagnostics) > 0
 
 
+GCC_INTRINSIC = """\
+In file included from /lib/immintrin.h:43,
+                 from In[1]:1:
+/lib/avxintrin.h:903:1: error: inlining failed in call to 'always_inline' '__m256 load(…)'
+fix-it:"/lib/avxintrin.h":{903:1-903:2}:"x"
+In[1]:2:17: note: called from here
+"""
+GCC_TWO_OF_ONE_INSTANTIATION = """\
+/lib/thread: In instantiation of 'struct Invoker':
+/lib/thread:142:29:   required from 'thread::thread()'
+In[1]:2:17:   required from here
+/lib/thread:251:11: error: no type named 'type'
+/lib/thread:255:9: error: no type named 'type' either
+/lib/thread: In function 'int other()':
+/lib/thread:300:1: error: elsewhere
+"""
+CLANG_INSTANTIATION = """\
+In file included from In[1]:1:
+In file included from /lib/algorithm:61:
+/lib/algo.h:34:28: error: invalid operands to binary expression ('S' and 'S')
+/lib/algo.h:90:5: note: in instantiation of function template specialization 'a' requested here
+In[1]:2:17: note: in instantiation of function template specialization 'b' requested here
+In[1]:1:5: note: candidate function not viable
+"""
+GCC_MACRO = """\
+/lib/algo.h:12:7: error: macro "max" requires 2 arguments, but only 1 given
+In[1]:2: note: macro "max" defined here
+"""
+GCC_INCLUDE = """\
+In file included from /lib/outer.h:4,
+                 from In[1]:1:
+/lib/inner.h:3:2: error: #error needs C++20
+In file included from /lib/outer.h:5:
+/lib/second.h:7:2: error: #error needs C++20 too
+"""
+
+
+def texts(first: str = "#include <outer.h>") -> Texts:
+    return Texts("In[1]", {"In[1]": (1, [first, "int f() { return gone(1); }"])})
+
+
+@pytest.mark.parametrize(
+    ("output", "places"),
+    [
+        (GCC_INTRINSIC, [(2, 17, "in avxintrin.h:903")]),
+        (
+            GCC_TWO_OF_ONE_INSTANTIATION,
+            [(2, 17, "in thread:251"), (2, 17, "in thread:255"), None],
+        ),
+        (CLANG_INSTANTIATION, [(2, 17, "in algo.h:34")]),
+        (GCC_MACRO, [(2, None, "in algo.h:12")]),
+        (GCC_INCLUDE, [(1, None, "in inner.h:3"), (1, None, "in second.h:7")]),
+    ],
+)
+def test_an_error_in_a_header_stands_where_the_persons_text_asks_for_it(output, places):
+    found = parse(output, texts())
+    assert [(d.line, d.column, d.notes[0]) if d.file == "In[1]" else None for d in found] == places
+    assert found[0].source_line == texts().line("In[1]", found[0].line)
+    assert found[0].fix is None
+
+
+def test_an_error_in_a_header_of_the_persons_own_stays_there():
+    found = parse(GCC_INCLUDE, texts('#include "outer.h"'))
+    assert [(d.file, d.line) for d in found] == [("/lib/inner.h", 3), ("/lib/second.h", 7)]
+    (declared,) = parse("/my/helper.h:3:5: error: wrong\nIn[1]:2:5: note: declared here\n", texts())
+    assert (declared.file, declared.notes) == ("/my/helper.h", ("In[1]:2: declared here",))
+
+
 def test_a_function_that_is_not_defined_is_named_at_its_declaration():
     error = fails("\nint64_t elsewhere(int64_t);\nint64_t f() { return elsewhere(1); }")
     first = error.diagnostics[0]
