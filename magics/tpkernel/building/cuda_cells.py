@@ -56,6 +56,7 @@ CUDA_NOTE = (
     "/*--- op: mylib::name(Tensor x) -> Tensor ---*/, each key on its own line."
 )
 _KERNEL = re.compile(r"\b__global__\b")
+_DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DEVICE = re.compile(r"\b__(?:global|device)__\b")
 
 
@@ -92,13 +93,13 @@ def read_cuda(cell: Cell, options: ReadingOptions) -> CellSpec:
     CellError
         An operator does not fit its kernel, or nothing can be bound.
     """
-    if included_names(cell.text):
+    for line in included_names(cell.text).values():
         message = (
             "a CUDA cell (__global__) includes no other cells. Write functions that several cells "
             'share into a header of your folder, and #include "name.h"'
         )
-        raise cell.error(message)
-    marked = [f for f in cell.functions if _is_kernel(cell, f)]
+        raise cell.error(message, line=cell.first_line + line)
+    marked = [f for f in cell.functions if _KERNEL.search(_head(cell, f))]
     if has_operators(cell, marked):
         return _read_operators(cell, options, marked)
     reader = CellReader(cell, options)
@@ -137,20 +138,28 @@ def read_cuda(cell: Cell, options: ReadingOptions) -> CellSpec:
     )
 
 
-def _is_kernel(cell: Cell, function: Function) -> bool:
-    """Whether ``__global__`` stands before a function's name, bounds of its launch in between."""
+def _head(cell: Cell, function: Function) -> str:
+    """Return the code that stands before a function's name, from the end of what precedes it.
+
+    Marks of CUDA may stand on lines of their own there, with attributes and bounds of the launch
+    in between.
+    """
     lines = cell.text.split("\n")[: function.line - cell.first_line + 1]
     before = "\n".join([*lines[:-1], lines[-1][: function.column - 1]])
-    head = re.split(r"[;{}]", scan(before).code)[-1]
-    return _KERNEL.search(head) is not None
+    return re.split(r"[;{}]", _DIRECTIVE.sub("", scan(before).code))[-1]
 
 
 def _read_operators(cell: Cell, options: ReadingOptions, kernels: Sequence[Function]) -> CellSpec:
     """Read a cell with operators, in which all else is code for the device."""
     CellReader(cell, options).check_functions()
+    seen: set[str] = set()
+    for kernel in kernels:
+        if kernel.name in seen:
+            message = "several kernels of the cell have this name; give each its own"
+            raise cell.error(message, line=kernel.line, column=kernel.column, subject=kernel.name)
+        seen.add(kernel.name)
     for function in cell.functions:
-        head = function.return_type + (cell.line_text(function.line) or "")
-        if function not in kernels and not _DEVICE.search(head):
+        if function not in kernels and not _DEVICE.search(_head(cell, function)):
             message = (
                 f"'{function.name}' is a function for the host, which a CUDA cell with operators "
                 "cannot have: kernels are launched as launch: says. Mark it __device__, or put "

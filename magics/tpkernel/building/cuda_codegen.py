@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorplay.library.modules.spec import DTYPES, CellSpec, KernelSpec, Launch
+from tensorplay.library.modules.spec import DTYPES, CellSpec, KernelSpec, Launch, LaunchSize
 from tensorplay.utils.cpp_jit.compile import c_string
 from tensorplay.utils.cpp_jit.cuda_kernels import Entry
-from tpkernel.cpp.scalar_types import CPP_TO_DTYPE, bare_type
+from tpkernel.cells.launches import integer_range
+from tpkernel.cpp.scalar_types import bare_type
 from tpkernel.cpp.views import view_of
 
 __all__ = ["DEVICE_TYPES", "device_preamble", "entries", "host_preamble", "instances", "launching"]
@@ -22,6 +23,8 @@ DEVICE_TYPES: Mapping[str, str] = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
 }
+#: How many of the numbers that a size is computed from a message has room for.
+_ATOMS = 4
 _HALVES = {"float16": ("FP16", "fp16"), "bfloat16": ("BF16", "bf16")}
 
 
@@ -73,7 +76,7 @@ def instances(spec: CellSpec) -> str:
     for kernel, instance in _launched(spec):
         if kernel.templates and kernel.launch is not None:
             types = {v: DEVICE_TYPES[d] for v, d in instance.items()}
-            parameters = ", ".join(_spelled(t, types) for t, _ in kernel.launch.parameters)
+            parameters = ", ".join(_spelled(t, types) for t, _, _ in kernel.launch.parameters)
             lines.append(f"template __global__ void {_entry(kernel, instance).name}({parameters});")
     return "\n".join(lines)
 
@@ -104,10 +107,10 @@ def launching(kernel: KernelSpec, launch: Launch, variables: Sequence[str]) -> l
     ]
     numbers = {a.name: i for i, a in enumerate(kernel.tensors)}
     written = [f"views[{numbers[a.name]}].numel" for a in kernel.tensors if a.role != "in"]
-    grid, block = ", ".join(launch.grid), ", ".join(launch.block)
+    grid, block = (", ".join(map(_initial, sizes)) for sizes in (launch.grid, launch.block))
     lines += [
         "using namespace ::tensorplay::jit;",
-        f"const CudaSizes sizes = {{{{{grid}}}, {{{block}}}, {launch.shared}}};",
+        f"const CudaSizes sizes = {{{{{grid}}}, {{{block}}}, {_initial(launch.shared)}}};",
         f"const int todo = cuda_sizes({title}, sizes, {' + '.join(written) or '0'});",
         "if (todo != 0) return todo < 0 ? -1 : 0;",
         "const int32_t device = cuda_device_of(args, count);",
@@ -132,11 +135,11 @@ def _values(kernel: KernelSpec, launch: Launch, instance: Mapping[str, str]) -> 
     arguments = {a.name: (a.kind, f"args[{i}]") for i, a in enumerate(kernel.arguments)}
     lines: list[str] = []
     places: list[str] = []
-    for number, (cpp_type, value) in enumerate(launch.parameters):
+    for number, (cpp_type, name, value) in enumerate(launch.parameters):
         place = f"value_{number}"
         bare = bare_type(cpp_type)
-        if value.startswith("="):
-            lines += _size(kernel, bare, value[1:], place)
+        if isinstance(value, LaunchSize):
+            lines += _size(kernel, bare, name, value, place)
         elif view_of(cpp_type) is not None:
             lines += [
                 f"tp_cuda_view {place};",
@@ -152,16 +155,25 @@ def _values(kernel: KernelSpec, launch: Launch, instance: Mapping[str, str]) -> 
     return [*lines, f"void* values[] = {{{', '.join([*places, 'nullptr'])}}};"]
 
 
-def _size(kernel: KernelSpec, element: str, value: str, place: str) -> list[str]:
+def _initial(size: LaunchSize) -> str:
+    """Return the initialiser of a size, with the words that messages have for it."""
+    if size.known is not None:
+        return f"{{{size.cpp}}}"
+    atoms = ", ".join(f"{{{c_string(name)}, {cpp}}}" for name, cpp in size.atoms[:_ATOMS])
+    return f"{{{size.cpp}, {c_string(size.text)}, {{{atoms}}}}}"
+
+
+def _size(kernel: KernelSpec, element: str, name: str, size: LaunchSize, place: str) -> list[str]:
     """Return the lines that compute a size of the launch and see that its type holds it."""
-    dtype = CPP_TO_DTYPE[element]
-    bits = int(dtype.lstrip("uint"))
-    low = 0 if dtype.startswith("u") else f"INT{bits}_MIN"
-    high = f"UINT{bits}_MAX" if dtype.startswith("u") and bits < 64 else f"INT{bits}_MAX"
-    title = c_string(kernel.title)
-    fits = f"cuda_size_fits({title}, {c_string(element)}, wide_{place}, {low}, {high})"
+    if size.known is not None:
+        return [f"{element} {place} = static_cast<{element}>({size.cpp});"]
+    low, high = integer_range(element)
+    # What a size is computed in holds 64 bits with a sign, so this is all that can arrive.
+    low_text = "INT64_MIN" if low == -(2**63) else f"INT64_C({low})"
+    high_text = f"INT64_C({min(high, 2**63 - 1)})"
+    words = ", ".join(map(c_string, (kernel.title, name, element)))
     return [
-        f"const int64_t wide_{place} = {value};",
-        f"if ({fits} != 0) return -1;",
-        f"{element} {place} = static_cast<{element}>(wide_{place});",
+        f"const CudaSize wide_{place} = {_initial(size)};",
+        f"if (cuda_size_fits({words}, wide_{place}, {low_text}, {high_text}) != 0) return -1;",
+        f"{element} {place} = static_cast<{element}>(wide_{place}.number.value);",
     ]

@@ -91,10 +91,38 @@ class _Reading:
 
     def read(self) -> CellSpec:
         """Read all operators."""
+        self._check_kernels_of_rules()
         self.converted = {name: self._converted(k) for name, k in self.kernels.items()}
         source = replace(self.cell.source, functions=tuple(self.converted.values()))
         spec = CudaReader(replace(self.cell, source=source), self.options).read()
+        launched = [o.kernel.name for o in spec.operators]
+        for entry, rules in self._rules_by_kernel():
+            for name in rules:
+                if name not in launched:
+                    message = (
+                        f"launch: no operator launches '{name}', so a rule for it says nothing"
+                    )
+                    raise self.cell.error(message, line=entry.line_of(f"launch.{name}"))
         return replace(spec, operators=tuple(map(self._launched, spec.operators)))
+
+    def _rules_by_kernel(self) -> Iterator[tuple[FrontMatter, Mapping[Any, Any]]]:
+        """Yield the entries that have a launch rule for each kernel, and these."""
+        for entry in self.cell.entries:
+            value: Any = entry.values.get("launch")
+            if self._is_by_kernel(value):
+                yield entry, value
+
+    def _check_kernels_of_rules(self) -> None:
+        """See that rules for each kernel name kernels of the cell."""
+        for entry, rules in self._rules_by_kernel():
+            for name in rules:
+                if name not in self.kernels:
+                    known = ", ".join(self.kernels)
+                    message = (
+                        f"launch: '{name}' is no kernel of the cell"
+                        f"{did_you_mean(str(name), self.kernels)} Kernels: {known}"
+                    )
+                    raise self.cell.error(message, line=entry.line_of(f"launch.{name}"))
 
     def _uses(self) -> dict[str, list[_Use]]:
         """Return, by kernel, the entries that it belongs to; the reader tells what is wrong."""
@@ -129,9 +157,12 @@ class _Reading:
                 if parameter.name in rule:
                     continue  # a size, which the launch knows
                 if "int" in CPP_TO_DTYPE.get(bare_type(parameter.type), ""):
+                    size = f"{{{parameter.name}: numel}}"
+                    if any(self._is_by_kernel(u.entry.values.get("launch")) for u in uses):
+                        size = f"{{{function.name}: {size}, …}}"
                     message = (
                         f"parameter '{parameter.name}' is no argument of the schema. Where it is "
-                        f"a size, say which: launch: {{{parameter.name}: numel}}"
+                        f"a size, say which: launch: {size}"
                     )
                     raise self._error(message, function, parameter)
             kept.append(made)
@@ -183,9 +214,9 @@ class _Reading:
 
     def _rule(self, kernel: str) -> tuple[Mapping[str, Any], FrontMatter | None, str, bool]:
         """Return the launch rule of a kernel: it, its entry, its key, and whether it is shared."""
-        for entry in self.cell.entries:
-            value: Any = entry.values.get("launch")
-            if self._is_by_kernel(value) and kernel in value:
+        value: Any
+        for entry, value in self._rules_by_kernel():
+            if kernel in value:
                 rule = value[kernel]
                 if not isinstance(rule, Mapping):
                     message = f"launch of '{kernel}' must be a rule such as {_EXAMPLE}"
@@ -202,7 +233,12 @@ class _Reading:
         return {}, None, "", False
 
     def _is_by_kernel(self, value: Any) -> bool:
-        return isinstance(value, Mapping) and bool(value) and set(value) <= set(self.kernels)
+        """Whether a value of ``launch`` has a rule for each kernel rather than sizes."""
+        if not isinstance(value, Mapping) or not value:
+            return False
+        return set(value) <= set(self.kernels) or any(
+            isinstance(rule, Mapping) for rule in value.values()
+        )
 
     def _integers(self, entry: FrontMatter, kernel: str, *, shared: bool) -> Iterator[str]:
         """Yield the names of parameters that a rule may give a value."""
@@ -223,7 +259,15 @@ class _Reading:
                 message = f"{key}, '{cut[0]}': {cut[1]}"
                 raise self.cell.error(message, line=entry.line_of(key), subject=operator.name)
             known = [*SIZES, *self._integers(entry, kernel.name, shared=shared)]
+            given = {a.name for u in self.uses.get(kernel.name, ()) for a in u.schema.arguments}
             for word in rule:
+                if word in given and word not in SIZES:
+                    message = (
+                        f"launch: '{word}' is an argument of the schema, whose value the call "
+                        "gives, and the rule gives another. Write one of the two"
+                    )
+                    line = entry.line_of(f"{key}.{word}")
+                    raise self.cell.error(message, line=line, subject=operator.name)
                 if word not in known:
                     message = (
                         f"unknown key '{word}' under {key}{did_you_mean(str(word), known)} Keys: "
@@ -234,7 +278,7 @@ class _Reading:
         converted = self.converted[kernel.name].parameters
         names = {p.name: a.name for p, a in zip(converted, kernel.arguments, strict=True)}
         text = self.kernels[kernel.name]
-        parameters = [(p.type, names.get(p.name, p.name)) for p in text.parameters]
+        parameters = [(p.type, p.name, names.get(p.name, p.name)) for p in text.parameters]
         try:
             launch = read_launch(rule, kernel, parameters)
         except LaunchError as problem:

@@ -2,50 +2,48 @@
 
 Entries are integers or expressions over ``numel`` (elements of the first output), the sizes that
 ``shape`` names, integer arguments and ``x.shape[…]``, ``x.numel()``, ``x.ndim``. They become C++
-for the host, which computes them at each call.
+for the host, which computes them at each call; what is known without a call is checked here.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorplay.library.modules.shapes import Dims
-from tensorplay.library.modules.spec import KernelSpec, Launch
+from tensorplay.library.modules.spec import KernelSpec, Launch, LaunchSize
+from tpkernel.cpp.scalar_types import CPP_TO_DTYPE, bare_type
 from tpkernel.errors import did_you_mean
 
-__all__ = ["DEFAULT", "SIZES", "LaunchError", "read_launch"]
+__all__ = ["DEFAULT", "SIZES", "LaunchError", "integer_range", "read_launch"]
 
 #: A thread for each element of the first output.
 DEFAULT: Mapping[str, Any] = {"grid": "ceil_div(numel, 256)", "block": 256}
 #: Keys of a rule that are no parameter of a kernel.
 SIZES = ("grid", "block", "shared")
-_OPERATIONS: Mapping[type[ast.operator], str] = {
-    ast.Add: "({} + {})",
-    ast.Sub: "({} - {})",
-    ast.Mult: "({} * {})",
-    ast.FloorDiv: "floor_div({}, {})",
-    ast.Mod: "floor_mod({}, {})",
-}
 #: Largest sizes of a launch, which every GPU has in common.
 _LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 _MOST_THREADS = 1024
-_COMPUTE: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_CALLED: Mapping[str, Callable[[int, int], int]] = {
+#: What is computed: functions of the run-time header, and the same on numbers that are known.
+_OPERATORS: Mapping[type[ast.operator], str] = {
+    ast.Add: "sum", ast.Sub: "difference", ast.Mult: "product", ast.FloorDiv: "floor_div",
+    ast.Mod: "floor_mod",
+}  # fmt: skip
+_CALLED: Mapping[str, str] = {"ceil_div": "ceil_div", "min": "least", "max": "most"}
+_COMPUTE: Mapping[str, Callable[[int, int], int]] = {
+    "sum": lambda a, b: a + b,
+    "difference": lambda a, b: a - b,
+    "product": lambda a, b: a * b,
+    "floor_div": lambda a, b: a // b,
+    "floor_mod": lambda a, b: a % b,
     "ceil_div": lambda a, b: -(-a // b),
-    "min": min,
-    "max": max,
+    "least": min,
+    "most": max,
 }
-_FUNCTIONS = {"ceil_div": "ceil_div", "min": "least", "max": "most"}
+_DIVIDE = ("floor_div", "floor_mod", "ceil_div")
+_INT64 = 2**63 - 1
 
 
 class LaunchError(ValueError):
@@ -57,7 +55,7 @@ class LaunchError(ValueError):
 
 
 def read_launch(
-    rule: Mapping[str, Any], kernel: KernelSpec, parameters: Sequence[tuple[str, str]]
+    rule: Mapping[str, Any], kernel: KernelSpec, parameters: Sequence[tuple[str, str, str]]
 ) -> Launch:
     """Return how a kernel is launched.
 
@@ -68,7 +66,8 @@ def read_launch(
     kernel
         The kernel with its arguments and shapes.
     parameters
-        C++ type and name of the kernel's parameters, in order.
+        The kernel's parameters in order: C++ type, name, and the name of its argument, which for a
+        size is none of the kernel's.
 
     Raises
     ------
@@ -76,18 +75,28 @@ def read_launch(
         An entry is no size; the text says what to write.
     """
     reader = _Expressions(kernel)
-    given = {**DEFAULT, **rule}
+    default = {**DEFAULT}
+    if "numel" in reader.twice:  # the name is taken, what it stands for is not
+        default["grid"] = f"ceil_div({reader.written}.numel(), 256)"
+    given = {**default, **rule}
     grid = reader.sizes(given["grid"], "grid")
     block = reader.sizes(given["block"], "block")
     shared = reader.size(given.get("shared", 0), "shared", (0, 2**31 - 1))
     known = {a.name for a in kernel.arguments}
     passed = [
-        (kind, name if name in known else "=" + reader.size(given[name], name))
-        for kind, name in parameters
+        (kind, name, argument if argument in known else reader.parameter(given[name], name, kind))
+        for kind, name, argument in parameters
     ]
     words = [f"grid {_shown(given['grid'])}, block {_shown(given['block'])}"]
     words += [f"{k} {_shown(v)}" for k, v in given.items() if k not in ("grid", "block")]
     return Launch(grid, block, shared, tuple(passed), ", ".join(words))
+
+
+def integer_range(cpp_type: str) -> tuple[int, int]:
+    """Return the least and the largest value of a C++ integer type."""
+    dtype = CPP_TO_DTYPE[bare_type(cpp_type)]
+    bits = int(dtype.lstrip("uint"))
+    return (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def _joined(items: Sequence[Any]) -> list[Any]:
@@ -106,27 +115,8 @@ def _shown(value: Any) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
 
 
-def _constant(node: ast.expr) -> int | None:
-    """Return what an expression is worth whatever the call; None where that is open."""
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _constant(node.operand)
-        return None if inner is None else -inner
-    compute: Callable[[int, int], int] | None = None
-    parts: Sequence[ast.expr] = ()
-    if isinstance(node, ast.BinOp):
-        compute, parts = _COMPUTE.get(type(node.op)), (node.left, node.right)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        compute, parts = _CALLED.get(node.func.id), node.args
-    known = [n for n in map(_constant, parts) if n is not None]
-    return compute(*known) if compute is not None and len(known) == len(parts) == 2 else None
-
-
-def _check_divisor(node: ast.expr, divisor: ast.expr, key: str) -> None:
-    if _constant(divisor) == 0:
-        message = f"{key}: '{ast.unparse(node)}' divides by zero"
-        raise LaunchError(message, key)
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 class _Expressions:
@@ -137,22 +127,26 @@ class _Expressions:
         self.ranks = {a.name: a.rank for a in kernel.tensors}
         rules = {**kernel.shapes.inputs, **kernel.shapes.outputs}
         self.ranks |= {n: len(r.entries) for n, r in rules.items() if isinstance(r, Dims)}
-        self.numbers = {
+        self.arguments = {
             a.name: f"tp_arg_int(args[{i}])"
             for i, a in enumerate(kernel.arguments)
             if a.kind == "int"
         }
-        written = next((a.name for a in kernel.tensors if a.role != "in"), None)
+        self.numbers = dict(self.arguments)
         for name, rule in rules.items():
             for dimension, entry in enumerate(rule.entries if isinstance(rule, Dims) else ()):
                 if entry.isidentifier() and entry != "_":
                     place = f"{self.views[name]}.shape[{dimension}]"
                     self.numbers.setdefault(entry, place)
-        if written is not None:
-            self.numbers.setdefault("numel", f"{self.views[written]}.numel")
+        self.written = next((a.name for a in kernel.tensors if a.role != "in"), None)
+        #: Names that stand for two things.
+        self.twice = {"numel"} & {*self.numbers} if self.written is not None else set()
+        if self.written is not None:
+            self.numbers.setdefault("numel", f"{self.views[self.written]}.numel")
+        self.atoms: dict[str, str] = {}
 
-    def sizes(self, value: Any, key: str) -> tuple[str, ...]:
-        """Return three C++ expressions."""
+    def sizes(self, value: Any, key: str) -> tuple[LaunchSize, ...]:
+        """Return the three sizes of a grid or block."""
         items = _joined(value) if isinstance(value, (list, tuple)) else [value]
         if not 1 <= len(items) <= 3:
             message = f"{key} must be a size or a list of up to three, got {value!r}"
@@ -161,64 +155,106 @@ class _Expressions:
             self.size(item, key, (1, most))
             for item, most in zip((*items, 1, 1), _LIMITS[key], strict=False)
         )
-        known = [_constant(ast.parse(str(item).strip(), mode="eval").body) for item in items]
-        threads = math.prod(n for n in known if n is not None)
+        threads = math.prod(s.known for s in found if s.known is not None)
         if key == "block" and threads > _MOST_THREADS:
             message = f"{key}: expected at most {_MOST_THREADS} threads, got {threads}"
             raise LaunchError(message, key)
         return found
 
-    def size(self, value: Any, key: str, limits: tuple[int, int] | None = None) -> str:
-        """Return one C++ expression; what is known without a call must lie within the limits."""
+    def parameter(self, value: Any, key: str, cpp_type: str) -> LaunchSize:
+        """Return what is passed for a parameter of the kernel, which its type must hold."""
+        size = self.size(value, key)
+        low, high = integer_range(cpp_type)
+        if size.known is not None and not low <= size.known <= high:
+            message = (
+                f"{key}: expected a size that {bare_type(cpp_type)} holds, from {low} to {high}, "
+                f"got {size.text}"
+            )
+            raise LaunchError(message, key)
+        return size
+
+    def size(self, value: Any, key: str, limits: tuple[int, int] | None = None) -> LaunchSize:
+        """Return one size; what is known without a call must lie within the limits."""
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             message = f"{key} must be an integer or an expression such as {_EXAMPLE}, got {value!r}"
             raise LaunchError(message, key)
+        shown = str(value).strip()
+        self.atoms = {}
         try:
-            tree = ast.parse(str(value).strip(), mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            message = f"{key}: '{value}' is no expression; write one such as {_EXAMPLE}"
+            text = self.text(ast.parse(shown, mode="eval").body, key)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
+            if isinstance(problem, LaunchError):
+                raise
+            what = "is too long" if isinstance(problem, RecursionError) else "is no expression"
+            message = f"{key}: '{_short(shown)}' {what}; write one such as {_EXAMPLE}"
             raise LaunchError(message, key) from None
-        text = self.text(tree.body, key)
-        number = _constant(tree.body)
+        number = text if isinstance(text, int) else None
         if limits is not None and number is not None and not limits[0] <= number <= limits[1]:
-            message = f"{key}: expected a size from {limits[0]} to {limits[1]}, got {value}"
+            message = f"{key}: expected a size from {limits[0]} to {limits[1]}, got {shown}"
             raise LaunchError(message, key)
-        return text
+        return LaunchSize(shown, self.spelled(text), number, tuple(self.atoms.items()))
 
-    def text(self, node: ast.expr, key: str) -> str:
-        """Return a part of an expression as C++."""
-        if isinstance(node, ast.Constant) and type(node.value) is int and node.value < 2**63:
-            return f"INT64_C({node.value})"
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-            left, right = self.text(node.left, key), self.text(node.right, key)
-            if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
-                _check_divisor(node, node.right, key)
-            return _OPERATIONS[type(node.op)].format(left, right)
+    def spelled(self, value: str | int) -> str:
+        return f"INT64_C({value})" if isinstance(value, int) else value
+
+    def text(self, node: ast.expr, key: str) -> str | int:
+        """Return a part of an expression as C++, or its value where no call changes that."""
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return self.held(node.value, node, key)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return self.computed(_OPERATORS[type(node.op)], (node.left, node.right), node, key)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return f"(-{self.text(node.operand, key)})"
+            return self.computed("difference", (ast.Constant(0), node.operand), node, key)
         if isinstance(node, ast.Name):
             return self.named(node.id, key)
         if isinstance(node, ast.Attribute) and node.attr == "ndim":
-            return f"int64_t({self.view(node.value, key)}.ndim)"
+            return self.atom(node, f"int64_t({self.view(node.value, key)}.ndim)")
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
             return self.dimension(node, node.value, key)
         if isinstance(node, ast.Call) and not node.keywords:
             called = node.func
             if isinstance(called, ast.Attribute) and called.attr == "numel" and not node.args:
-                return f"{self.view(called.value, key)}.numel"
-            if isinstance(called, ast.Name) and called.id in _FUNCTIONS and len(node.args) == 2:
-                inner = ", ".join(self.text(a, key) for a in node.args)
-                if called.id == "ceil_div":
-                    _check_divisor(node, node.args[1], key)
-                return f"{_FUNCTIONS[called.id]}({inner})"
+                return self.atom(node, f"{self.view(called.value, key)}.numel")
+            if isinstance(called, ast.Name) and called.id in _CALLED and len(node.args) == 2:
+                return self.computed(_CALLED[called.id], node.args, node, key)
         message = (
-            f"{key}: '{ast.unparse(node)}' is no size. Write integers, names of sizes, numel, "
-            "x.shape[0], x.numel() and x.ndim with + - * // %, ceil_div(a, b), min(a, b) or "
+            f"{key}: '{_short(ast.unparse(node))}' is no size. Write integers, names of sizes, "
+            "numel, x.shape[0], x.numel() and x.ndim with + - * // %, ceil_div(a, b), min(a, b) or "
             "max(a, b)"
         )
         raise LaunchError(message, key)
 
+    def held(self, value: int, node: ast.expr, key: str) -> int:
+        """Return a number that is known, which an int64_t must hold."""
+        if not -_INT64 <= value <= _INT64:
+            message = f"{key}: expected a size of at most 64 bits, got {_short(ast.unparse(node))}"
+            raise LaunchError(message, key)
+        return value
+
+    def computed(
+        self, function: str, parts: Sequence[ast.expr], node: ast.expr, key: str
+    ) -> str | int:
+        """Return an operation on two parts, done here where both are known."""
+        left, right = (self.text(part, key) for part in parts)
+        if right == 0 and function in _DIVIDE:
+            message = f"{key}: '{_short(ast.unparse(node))}' divides by zero"
+            raise LaunchError(message, key)
+        if isinstance(left, int) and isinstance(right, int):
+            return self.held(_COMPUTE[function](left, right), node, key)
+        return f"{function}({self.spelled(left)}, {self.spelled(right)})"
+
+    def atom(self, node: ast.expr, cpp: str) -> str:
+        self.atoms[ast.unparse(node)] = cpp
+        return cpp
+
     def named(self, name: str, key: str) -> str:
+        if name in self.twice:
+            what = "an argument" if name in self.arguments else "a size that shape names"
+            message = (
+                f"{key}: '{name}' is {what}, and the number of elements of '{self.written}' too. "
+                f"Give {what} another name, or write {self.written}.numel()"
+            )
+            raise LaunchError(message, key)
         if name not in self.numbers:
             what = "is a tensor; write its numel() or shape[0]" if name in self.views else "is no"
             if what == "is no":
@@ -226,10 +262,11 @@ class _Expressions:
                 what += ", ".join(self.numbers) or "none"
             message = f"{key}: '{name}' {what}"
             raise LaunchError(message, key)
+        self.atoms[f"argument '{name}'" if name in self.arguments else name] = self.numbers[name]
         return self.numbers[name]
 
     def view(self, node: ast.expr, key: str) -> str:
-        name = node.id if isinstance(node, ast.Name) else ast.unparse(node)
+        name = node.id if isinstance(node, ast.Name) else _short(ast.unparse(node))
         if name not in self.views:
             message = (
                 f"{key}: '{name}' is no tensor of the kernel{did_you_mean(name, self.views)} "
@@ -241,23 +278,26 @@ class _Expressions:
     def dimension(self, node: ast.Subscript, of: ast.Attribute, key: str) -> str:
         index = node.slice
         negative = isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub)
-        inner = index.operand if isinstance(index, ast.UnaryOp) else index
-        constant = isinstance(inner, ast.Constant) and type(inner.value) is int
-        if of.attr != "shape" or not constant:
-            message = f"{key}: expected a size such as x.shape[0], got {ast.unparse(node)}"
+        inner = index.operand if isinstance(index, ast.UnaryOp) and negative else index
+        if (
+            of.attr != "shape"
+            or not isinstance(inner, ast.Constant)
+            or type(inner.value) is not int
+        ):
+            message = f"{key}: expected a size such as x.shape[0], got {_short(ast.unparse(node))}"
             raise LaunchError(message, key)
         view = self.view(of.value, key)
-        number = int(ast.literal_eval(inner)) * (-1 if negative else 1)
-        rank = self.ranks[ast.unparse(of.value)]
+        number = -inner.value if negative else inner.value
+        name = ast.unparse(of.value)
+        rank = self.ranks[name]
         if rank is None or not -rank <= number < rank:
-            name = ast.unparse(of.value)
             has = "any number of" if rank is None else str(rank)
             message = (
                 f"{key}: '{name}' has {has} dimensions, so {ast.unparse(node)} may not be there. "
                 f"Write a rank, as in tp::In<float, 2> {name}, or name its sizes under shape"
             )
             raise LaunchError(message, key)
-        return f"{view}.shape[{number % rank}]"
+        return self.atom(node, f"{view}.shape[{number % rank}]")
 
 
 _EXAMPLE = "ceil_div(numel, 256)"

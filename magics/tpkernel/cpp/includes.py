@@ -69,9 +69,9 @@ class Included:
         return "\n".join([*(_without(c.text) for c in self.cells), self.text])
 
 
-def included_names(text: str) -> tuple[str, ...]:
-    """Return the names of the cells that a text includes."""
-    return tuple(m["name"].strip() for m in _INCLUDE.finditer(text))
+def included_names(text: str) -> Mapping[str, int]:
+    """Return the names of the cells that a text includes, each with its line, from 0."""
+    return {m["name"].strip(): text[: m.start()].count("\n") for m in _INCLUDE.finditer(text)}
 
 
 def _without(text: str) -> str:

@@ -45,45 +45,123 @@ inline int cuda_view_of(const tp_view& view, tp_cuda_view* made) {
   return 0;
 }
 
-// Division and remainder as in Python; what has no result gives -1, which no size is: a divisor of 0,
-// and the one quotient that int64_t does not hold.
-inline int64_t floor_div(int64_t a, int64_t b) {
-  if (b == 0 || (b == -1 && a == INT64_MIN)) return -1;
-  const int64_t q = a / b;
-  return q - (a % b != 0 && (a % b < 0) != (b < 0));
+// A number of a launch rule, or why there is none.
+enum CudaFault : int { TP_CUDA_FINE, TP_CUDA_OVERFLOWS, TP_CUDA_DIVIDES_BY_ZERO };
+struct CudaNumber {
+  CudaNumber(int64_t value, CudaFault fault = TP_CUDA_FINE) : value(value), fault(fault) {}
+  int64_t value;
+  CudaFault fault;
+};
+
+// Arithmetic as in Python; what is wrong with a part is wrong with the whole.
+inline CudaNumber cuda_result(CudaNumber a, CudaNumber b, int64_t value, bool overflows) {
+  const CudaFault own = overflows ? TP_CUDA_OVERFLOWS : TP_CUDA_FINE;
+  return {value, a.fault ? a.fault : b.fault ? b.fault : own};
 }
-inline int64_t floor_mod(int64_t a, int64_t b) {
-  if (b == 0) return -1;
-  if (b == -1) return 0;
-  const int64_t r = a % b;
-  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+inline CudaNumber sum(CudaNumber a, CudaNumber b) {
+  int64_t value;
+  const bool overflows = __builtin_add_overflow(a.value, b.value, &value);
+  return cuda_result(a, b, value, overflows);
 }
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  if (b == 0 || (b == -1 && a == INT64_MIN)) return -1;
-  const int64_t q = a / b;
-  return q + (a % b != 0 && (a % b < 0) == (b < 0));
+inline CudaNumber difference(CudaNumber a, CudaNumber b) {
+  int64_t value;
+  const bool overflows = __builtin_sub_overflow(a.value, b.value, &value);
+  return cuda_result(a, b, value, overflows);
 }
-inline int64_t least(int64_t a, int64_t b) { return b < a ? b : a; }
-inline int64_t most(int64_t a, int64_t b) { return a < b ? b : a; }
+inline CudaNumber product(CudaNumber a, CudaNumber b) {
+  int64_t value;
+  const bool overflows = __builtin_mul_overflow(a.value, b.value, &value);
+  return cuda_result(a, b, value, overflows);
+}
+// Quotient towards zero; the remainder says how to round it.
+inline CudaNumber cuda_divided(CudaNumber a, CudaNumber b, int64_t* remainder) {
+  *remainder = 0;
+  if (a.fault || b.fault) return cuda_result(a, b, 0, false);
+  if (b.value == 0) return {0, TP_CUDA_DIVIDES_BY_ZERO};
+  if (b.value == -1) return difference(0, a);
+  *remainder = a.value % b.value;
+  return a.value / b.value;
+}
+inline CudaNumber floor_div(CudaNumber a, CudaNumber b) {
+  int64_t rest;
+  CudaNumber made = cuda_divided(a, b, &rest);
+  made.value -= rest != 0 && (rest < 0) != (b.value < 0);
+  return made;
+}
+inline CudaNumber floor_mod(CudaNumber a, CudaNumber b) {
+  int64_t rest;
+  const CudaNumber made = cuda_divided(a, b, &rest);
+  if (made.fault == TP_CUDA_OVERFLOWS && !a.fault && !b.fault) return 0;  // INT64_MIN % -1
+  return {rest != 0 && (rest < 0) != (b.value < 0) ? rest + b.value : rest, made.fault};
+}
+inline CudaNumber ceil_div(CudaNumber a, CudaNumber b) {
+  int64_t rest;
+  CudaNumber made = cuda_divided(a, b, &rest);
+  made.value += rest != 0 && (rest < 0) == (b.value < 0);
+  return made;
+}
+inline CudaNumber least(CudaNumber a, CudaNumber b) {
+  return cuda_result(a, b, b.value < a.value ? b.value : a.value, false);
+}
+inline CudaNumber most(CudaNumber a, CudaNumber b) {
+  return cuda_result(a, b, a.value < b.value ? b.value : a.value, false);
+}
+
+// A size of a launch with its text in the rule, none where it is a number, and what it is computed
+// from, up to the first without a name.
+struct CudaAtom {
+  const char* name;
+  int64_t value;
+};
+struct CudaSize {
+  CudaNumber number;
+  const char* text;
+  CudaAtom atoms[4];
+};
+
+// Raises `problem` about a size: what it is in the rule, from which numbers, and what to do.
+inline int cuda_refuse(const char* title, const CudaSize& size, const char* problem,
+                       const char* remedy) {
+  char of[320] = "", message[1000];
+  int used = 0;
+  for (int i = 0; i < 4 && size.atoms[i].name && used < int(sizeof of); ++i)
+    used += snprintf(of + used, sizeof of - used, "%s%.60s = %lld", i ? ", " : ", where ",
+                     size.atoms[i].name, static_cast<long long>(size.atoms[i].value));
+  snprintf(message, sizeof message, "[%s] launch: %s%s%.120s%s%s. %s", title, problem,
+           size.text ? ", which is '" : "", size.text ? size.text : "", size.text ? "'" : "", of,
+           remedy);
+  return tp_rt_raise("ValueError", message);
+}
+
+// Refuses a size that cannot be computed. Returns 0, or -1 with the engine's error set.
+inline int cuda_computed(const char* title, const char* name, const CudaSize& size) {
+  if (size.number.fault == TP_CUDA_FINE) return 0;
+  char problem[160];
+  snprintf(problem, sizeof problem, "%.80s %s", name,
+           size.number.fault == TP_CUDA_OVERFLOWS ? "needs a number of more than 64 bits"
+                                                  : "divides by zero");
+  return cuda_refuse(title, size, problem,
+                     "Pass other values, or change launch: in the front matter.");
+}
 
 // Sees that a size that the launch rule gives to a kernel fits its parameter. Returns 0, or -1 with
 // the engine's error set.
-inline int cuda_size_fits(const char* title, const char* type, int64_t value, int64_t low,
-                          int64_t high) {
+inline int cuda_size_fits(const char* title, const char* name, const char* type,
+                          const CudaSize& size, int64_t low, int64_t high) {
+  if (cuda_computed(title, name, size) != 0) return -1;
+  const int64_t value = size.number.value;
   if (value >= low && value <= high) return 0;
-  char message[320];
-  snprintf(message, sizeof message,
-           "[%s] launch: expected a size that %s holds, got %lld. Declare the kernel's parameter "
-           "int64_t.",
-           title, type, static_cast<long long>(value));
-  return tp_rt_raise("ValueError", message);
+  char problem[320];
+  snprintf(problem, sizeof problem, "expected a size that %s holds for %.80s, got %lld", type, name,
+           static_cast<long long>(value));
+  return cuda_refuse(title, size, problem, "Declare the kernel's parameter int64_t.");
 }
 
 // Grid, block and dynamic shared memory as the launch rule gives them.
 struct CudaSizes {
-  int64_t grid[3];
-  int64_t block[3];
-  int64_t shared;
+  CudaSize grid[3];
+  CudaSize block[3];
+  CudaSize shared;
 };
 
 // Checks the sizes of a launch; `elements` is what the outputs hold. Returns 0 to launch, 1 where
@@ -91,52 +169,66 @@ struct CudaSizes {
 inline int cuda_sizes(const char* title, const CudaSizes& sizes, int64_t elements) {
   static const int64_t grids[3] = {2147483647, 65535, 65535};
   static const int64_t blocks[3] = {1024, 1024, 64};
-  char message[400];
-  bool empty = false;
+  const char* change = "Change launch: in the front matter.";
+  char problem[320];
+  int empty = -1;
   for (int d = 0; d < 3; ++d) {
-    const int64_t grid = sizes.grid[d], block = sizes.block[d];
+    if (cuda_computed(title, "grid", sizes.grid[d]) != 0) return -1;
+    const int64_t grid = sizes.grid[d].number.value;
     if (grid < 0 || grid > grids[d]) {
-      snprintf(message, sizeof message,
-               "[%s] launch: expected a grid of 0 to %lld blocks in dimension %d, got %lld. Write "
-               "min(…, %lld) under launch: in the front matter, and let each thread of the kernel "
-               "loop over elements.",
-               title, static_cast<long long>(grids[d]), d, static_cast<long long>(grid),
+      char remedy[200];
+      snprintf(remedy, sizeof remedy,
+               "Write min(…, %lld) under launch: in the front matter, and let each thread of the "
+               "kernel loop over elements.",
                static_cast<long long>(grids[d]));
-      return tp_rt_raise("ValueError", message);
+      snprintf(problem, sizeof problem,
+               "expected a grid of 0 to %lld blocks in dimension %d, got %lld",
+               static_cast<long long>(grids[d]), d, static_cast<long long>(grid));
+      return cuda_refuse(title, sizes.grid[d], problem, grid < 0 ? change : remedy);
     }
+    if (grid == 0) empty = d;
+  }
+  if (empty >= 0 && elements == 0) return 1;
+  int64_t threads = 1;
+  for (int d = 0; d < 3; ++d) {
+    if (cuda_computed(title, "block", sizes.block[d]) != 0) return -1;
+    const int64_t block = sizes.block[d].number.value;
+    // Nothing is written by a block without threads, which is right where there is nothing to write.
+    if (block == 0 && elements == 0) return 1;
     if (block < 1 || block > blocks[d]) {
-      snprintf(message, sizeof message,
-               "[%s] launch: expected a block of 1 to %lld threads in dimension %d, got %lld. "
-               "Change launch: in the front matter.",
-               title, static_cast<long long>(blocks[d]), d, static_cast<long long>(block));
-      return tp_rt_raise("ValueError", message);
+      snprintf(problem, sizeof problem,
+               "expected a block of 1 to %lld threads in dimension %d, got %lld",
+               static_cast<long long>(blocks[d]), d, static_cast<long long>(block));
+      return cuda_refuse(title, sizes.block[d], problem, change);
     }
-    empty = empty || grid == 0;
+    threads *= block;
   }
-  if (sizes.block[0] * sizes.block[1] * sizes.block[2] > 1024) {
-    snprintf(message, sizeof message,
-             "[%s] launch: expected a block of at most 1024 threads, got (%lld, %lld, %lld). Change "
-             "launch: in the front matter.",
-             title, static_cast<long long>(sizes.block[0]), static_cast<long long>(sizes.block[1]),
-             static_cast<long long>(sizes.block[2]));
-    return tp_rt_raise("ValueError", message);
+  if (threads > 1024) {
+    int last = 2;
+    while (last > 0 && !sizes.block[last].text) --last;
+    snprintf(problem, sizeof problem,
+             "expected a block of at most 1024 threads, got %lld x %lld x %lld; dimension %d has %lld",
+             static_cast<long long>(sizes.block[0].number.value),
+             static_cast<long long>(sizes.block[1].number.value),
+             static_cast<long long>(sizes.block[2].number.value), last,
+             static_cast<long long>(sizes.block[last].number.value));
+    return cuda_refuse(title, sizes.block[last], problem, change);
   }
-  if (sizes.shared < 0 || sizes.shared > 2147483647) {
-    snprintf(message, sizeof message,
-             "[%s] launch: expected 0 or more bytes of shared memory, got %lld. Change launch: in "
-             "the front matter.",
-             title, static_cast<long long>(sizes.shared));
-    return tp_rt_raise("ValueError", message);
+  if (cuda_computed(title, "shared", sizes.shared) != 0) return -1;
+  const int64_t shared = sizes.shared.number.value;
+  if (shared < 0 || shared > 2147483647) {
+    snprintf(problem, sizeof problem, "expected 0 to 2147483647 bytes of shared memory, got %lld",
+             static_cast<long long>(shared));
+    return cuda_refuse(title, sizes.shared, problem, change);
   }
-  if (empty && elements > 0) {
-    snprintf(message, sizeof message,
-             "[%s] launch: the grid is (%lld, %lld, %lld), so that nothing would write the %lld "
-             "elements of the result. Change launch: in the front matter.",
-             title, static_cast<long long>(sizes.grid[0]), static_cast<long long>(sizes.grid[1]),
-             static_cast<long long>(sizes.grid[2]), static_cast<long long>(elements));
-    return tp_rt_raise("ValueError", message);
+  if (empty >= 0) {
+    snprintf(problem, sizeof problem,
+             "expected a grid that writes the %lld elements of the result, got 0 blocks in "
+             "dimension %d",
+             static_cast<long long>(elements), empty);
+    return cuda_refuse(title, sizes.grid[empty], problem, change);
   }
-  return empty ? 1 : 0;
+  return 0;
 }
 
 // Launches a kernel of the library's binaries by the name that it has there.
@@ -144,10 +236,10 @@ inline int cuda_launch(const char* title, const char* kernel, const CudaSizes& s
                        int32_t device, void** values) {
   tp_cuda_config config{};
   for (int d = 0; d < 3; ++d) {
-    config.grid[d] = static_cast<uint32_t>(sizes.grid[d]);
-    config.block[d] = static_cast<uint32_t>(sizes.block[d]);
+    config.grid[d] = static_cast<uint32_t>(sizes.grid[d].number.value);
+    config.block[d] = static_cast<uint32_t>(sizes.block[d].number.value);
   }
-  config.shared = static_cast<uint32_t>(sizes.shared);
+  config.shared = static_cast<uint32_t>(sizes.shared.number.value);
   config.device = device;
   return tp_cuda_run(&tp_cuda_own_program, title, kernel, &config, values);
 }

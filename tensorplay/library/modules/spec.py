@@ -25,6 +25,7 @@ __all__ = [
     "Formula",
     "KernelSpec",
     "Launch",
+    "LaunchSize",
     "OperatorSpec",
     "Output",
 ]
@@ -131,26 +132,47 @@ class Allocated:
 
 
 @dataclass(frozen=True)
+class LaunchSize:
+    """A size of a launch: an entry of a rule, as C++ computes it at each call.
+
+    Attributes
+    ----------
+    text
+        The entry as the person wrote it.
+    cpp
+        The C++ expression.
+    known
+        Its value, where that does not depend on the call.
+    atoms
+        What it is computed from: name, for messages, and C++ expression.
+    """
+
+    text: str
+    cpp: str
+    known: int | None = None
+    atoms: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Launch:
     """How a CUDA operator's kernel is launched.
 
     Attributes
     ----------
     grid, block
-        Three C++ expressions each.
+        Three sizes each.
     shared
-        Bytes of dynamic shared memory, as a C++ expression.
+        Bytes of dynamic shared memory.
     parameters
-        The kernel's parameters in order: C++ type, and the operator's argument or, after ``=``, a
-        C++ expression.
+        The kernel's parameters in order: C++ type, name, and the operator's argument or a size.
     text
         The rule in words, for the report.
     """
 
-    grid: tuple[str, ...]
-    block: tuple[str, ...]
-    shared: str
-    parameters: tuple[tuple[str, str], ...]
+    grid: tuple[LaunchSize, ...]
+    block: tuple[LaunchSize, ...]
+    shared: LaunchSize
+    parameters: tuple[tuple[str, str, str | LaunchSize], ...]
     text: str
 
 

@@ -308,13 +308,87 @@ answers["no cupy"] = said(scale, gpu([1.0]))
     assert got["strided"].endswith("Write cupy.ascontiguousarray(x).")
     assert "[cudaops::mm] launch: expected a grid of 0 to 2147483647 blocks" in got["grid"]
     assert "got -10" in got["grid"]
-    assert "nothing would write the 40 elements of the result" in got["none"]
+    assert "which is 'm - 20', where m = 10. Change launch:" in got["grid"]
+    assert got["none"] == (
+        "ValueError: [cudaops::mm] launch: expected a grid that writes the 40 elements of the "
+        "result, got 0 blocks in dimension 0, which is 'm - 20', where m = 20. Change launch: in "
+        "the front matter."
+    )
     assert got["meta dtype"].startswith(
         "TypeError: [cudaops::scale] argument 'x': expected float32"
     )
     assert "on cuda" in got["meta dtype"]
     assert got["log"] == []
     assert "outputs on a GPU are allocated by CuPy, which is not installed" in got["no cupy"]
+
+
+NUMBERS = """\
+/*---
+op: cudaops::numbers(Tensor x, int k, int j) -> Tensor
+launch:
+  grid: k // j + 50
+  block: [k % j + 50, "max(1, min(j, 17))"]
+  shared: ceil_div(k, j) + 50
+  n: k * 2 - -j
+---*/
+__global__ void numbers(tp::In<float> x, int k, long long j, unsigned n, tp::Out<float> out) {}
+"""
+
+
+@pytest.mark.slow
+@needs_linux
+@needs_compiler
+def test_sizes_are_computed_as_in_python_or_say_why_not(machine: Path, tmp_path: Path) -> None:
+    code = f"""
+tpkernel.build({NUMBERS!r}, checks=False)
+f = tp.ops.cudaops.numbers
+pairs = [(k, j) for k in (0, 1, 7, 20) for j in (-7, -3, 1, 3, 20) if 2 * k + j >= 0]
+for k, j in pairs:
+    f(gpu([1.0]), k, j)
+answers["pairs"] = pairs
+answers["sizes"] = [line[1:8] for line in log()]
+for name, values in {{
+    "zero": (7, 0), "grid": (-2**31, 1), "wide": (-2**31, -1), "block": (30, 2**40),
+    "threads": (39, 40), "negative": (1, -7), "wider": (3, 2**63 - 1),
+}}.items():
+    answers[name] = said(f, gpu([1.0]), *values)
+answers["empty"] = [list(f(gpu([]), -50, 1).shape), list(f(gpu([]), -50, -60).shape)]
+answers["log"] = log()
+"""
+    got = run(code, machine, tmp_path)
+    assert got["sizes"] == [
+        [str(size) for size in (
+            k // j + 50, 1, 1, k % j + 50, max(1, min(j, 17)), 1, -(-k // j) + 50,
+        )]
+        for k, j in got["pairs"]
+    ]  # fmt: skip
+    start, given = (
+        "ValueError: [cudaops::numbers] launch: ",
+        "where argument 'k' = {}, argument 'j' = {}",
+    )
+    change = "Change launch: in the front matter."
+    assert got["zero"] == (
+        f"{start}grid divides by zero, which is 'k // j + 50', {given.format(7, 0)}. Pass other "
+        "values, or change launch: in the front matter."
+    )
+    assert got["grid"] == (
+        f"{start}expected a grid of 0 to 2147483647 blocks in dimension 0, got -2147483598, which "
+        f"is 'k // j + 50', {given.format(-(2**31), 1)}. {change}"
+    )
+    assert "Write min(…, 2147483647) under launch:" in got["wide"]
+    block = (
+        f"{start}expected a block of at most 1024 threads, got {{}} x 17 x 1; dimension 1 has 17, "
+    )
+    block += f"which is 'max(1, min(j, 17))', where argument 'j' = {{}}. {change}"
+    assert got["block"] == block.format(80, 2**40)
+    assert got["threads"] == block.format(89, 40)
+    assert got["negative"] == (
+        f"{start}expected a size that unsigned holds for n, got -5, which is 'k * 2 - -j', "
+        f"{given.format(1, -7)}. Declare the kernel's parameter int64_t."
+    )
+    assert "n needs a number of more than 64 bits, which is 'k * 2 - -j'" in got["wider"]
+    assert got["empty"] == [[0], [0]]
+    assert got["log"] == []
 
 
 @pytest.mark.slow

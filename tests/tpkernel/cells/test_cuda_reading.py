@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tensorplay.library.modules.shapes import ShapeRules
-from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec
+from tensorplay.library.modules.spec import Argument, CellSpec, KernelSpec, LaunchSize
 from tensorplay.utils.cpp_jit.cuda_kernels import Entry
 from tpkernel.building.codegen import export_source
 from tpkernel.building.cuda_cells import read_cuda
@@ -31,6 +31,8 @@ __global__ void scale(const float* x, float* out, int n, float by) {
 }
 __global__ void scale_backward(const float* grad, float by, float* grad_x, int n) {}
 """
+NUMEL = LaunchSize("numel", "views[1].numel", None, (("numel", "views[1].numel"),))
+ONE = LaunchSize("1", "INT64_C(1)", 1)
 VIEWS = """\
 template <typename T> __global__ void f(tp::In<T> x, T by, tp::Out<T> out) { out[0] = x[0] * by; }
 """
@@ -52,15 +54,17 @@ def test_pointers_become_inputs_and_outputs_by_name() -> None:
     assert kernel.doc == "__global__ void scale(const float* x, float* out, int n, float by)"
     assert kernel.launch is not None
     assert kernel.launch.parameters == (
-        ("const float*", "x"), ("float*", "out"), ("int", "=views[1].numel"), ("float", "by"),
+        ("const float*", "x", "x"), ("float*", "out", "out"), ("int", "n", NUMEL),
+        ("float", "by", "by"),
     )  # fmt: skip
-    assert kernel.launch.grid == ("ceil_div(views[1].numel, INT64_C(256))",) + ("INT64_C(1)",) * 2
+    grid = "ceil_div(numel, 256)", "ceil_div(views[1].numel, INT64_C(256))", None, NUMEL.atoms
+    assert kernel.launch.grid == (LaunchSize(*grid), ONE, ONE)
     assert dict(kernel.guard_text())["x"].startswith("float32, on cuda, contiguous, read only")
     assert backward.helper
     assert forward.backward is not None
     assert forward.backward.arguments == ("grad", "by")
     assert backward.kernel.launch is not None
-    assert backward.kernel.launch.parameters[-1] == ("int", "=views[1].numel")
+    assert backward.kernel.launch.parameters[-1] == ("int", "n", NUMEL)
 
 
 def test_views_make_operators_without_front_matter_and_an_instance_for_each_dtype() -> None:
@@ -89,9 +93,10 @@ def test_each_kernel_may_have_its_own_rule() -> None:
     forward, backward = read(SCALE.replace("launch: {n: numel}", rules)).operators
     assert forward.kernel.launch is not None
     assert backward.kernel.launch is not None
-    assert forward.kernel.launch.block[0] == "INT64_C(32)"
-    assert backward.kernel.launch.block[0] == "INT64_C(64)"
-    assert backward.kernel.launch.parameters[-1] == ("int", "=views[0].numel")
+    assert forward.kernel.launch.block[0].known == 32
+    assert backward.kernel.launch.block[0].known == 64
+    grad = LaunchSize("grad.numel()", "views[0].numel", None, (("grad.numel()", "views[0].numel"),))
+    assert backward.kernel.launch.parameters[-1] == ("int", "n", grad)
 
 
 def test_the_schema_may_write_arguments_and_take_them_in_order() -> None:
@@ -102,7 +107,8 @@ def test_the_schema_may_write_arguments_and_take_them_in_order() -> None:
     assert spec.operators[0].mutates == ("y",)
     launch = spec.operators[0].kernel.launch
     assert launch is not None
-    assert launch.grid[0] == "tp_arg_int(args[1])"
+    number = "tp_arg_int(args[1])"
+    assert launch.grid[0] == LaunchSize("k", number, None, (("argument 'k'", number),))
     positional = read(
         "/*---\nop: m::f(Tensor x) -> Tensor y\n---*/\n"
         "__global__ void f(const double* a, double* b) { b[0] = a[0]; }\n"
@@ -124,6 +130,18 @@ ENTRY = "/*---\nop: m::scale(Tensor x, float by=2.0) -> Tensor\n"
         (SCALE.replace("n: numel", "n: 'x.shape[0]'"), 4, "'x' has any number of dimensions"),
         (SCALE.replace("n: numel", "n: x.numel()"), 4,
          r"\[m::scale_backward\] launch: n: 'x' is no tensor of the kernel.*scale_backward: \{…\}"),
+        (SCALE.replace("n: numel", "n: 3000000000"), 4, "n: expected a size that int holds"),
+        (SCALE.replace("n: numel", "n: numel, by: 3"), 4, "'by' is an argument of the schema"),
+        (SCALE.replace("{n: numel}", "{scale: {n: numel}, scale_bakward: {n: numel}}"), 4,
+         "'scale_bakward' is no kernel of the cell; did you mean 'scale_backward'"),
+        (SCALE.replace("{n: numel}", "\n  scale: {n: numel}\n  skale: {n: numel}"), 6,
+         "'skale' is no kernel of the cell; .* Kernels: scale, scale_backward"),
+        (SCALE.replace("{n: numel}", "{scale: {n: numel}, scale_backward: {n: numel}, h: {block: "
+         "1}}") + "__global__ void h(float* x) {}\n", 4, "no operator launches 'h'"),
+        (SCALE.replace("{n: numel}", "{scale: {n: numel}}"), 9,
+         r"which: launch: \{scale_backward: \{n: numel\}, …\}"),
+        (SCALE + "__global__ void scale(double* x) {}\n", 10, r"\[scale\] several kernels"),
+        (SCALE + '#include "cell:other"\n', 10, "includes no other cells"),
         (SCALE.replace("n: numel", "n: 1.5"), 4, "n must be an integer or an expression"),
         (SCALE.replace("n: numel", "n: numel, grid: [1, 1, 1, 1]"), 4, "a list of up to three"),
         (SCALE.replace("n: numel", "n: numel, grid: ceil_div(numel, 2)"), 4, "Put it in quotes"),
@@ -169,6 +187,19 @@ def test_odd_rules_are_taken_or_refused_at_a_line(value: str) -> None:
         assert export_source(spec)
         line = spec.operators[0].line
     assert line is not None
+
+
+def test_what_is_marked_for_the_device_is_taken_beside_operators() -> None:
+    spec = read(
+        SCALE + "__device__ float a(float x) { return x; }\n"
+        "__device__ __forceinline__ float b(float x) { return x; }\n"
+        "__host__ __device__\ninline float c(float x) { return x; }\n"
+        "static __device__ float d(float x) { return x; }\n"
+        "struct P { float f; __device__ float get() const { return f; } };\n"
+    )
+    assert [o.opname for o in spec.operators] == ["scale", "scale_backward"]
+    with pytest.raises(CellError, match="'e' is a function for the host"):
+        read(SCALE + "// __device__\nfloat e(float x) { return x; }\n")
 
 
 def test_launch_is_for_cuda_cells() -> None:
@@ -236,31 +267,37 @@ def test_expressions_mean_in_c_what_they_mean_in_python(
             super().__init__()
             self.numel = lambda: rows * columns  # type: ignore[assignment]
 
-    def divided(a: int, b: int) -> int:
-        return -1 if b == 0 else a // b
-
     names = {
         "views": [Of(), Of()], "args": [0, 0, k], "tp_arg_int": lambda value: value,
-        "INT64_C": int, "int64_t": int, "floor_div": divided,
-        "floor_mod": lambda a, b: -1 if b == 0 else a % b,
-        "ceil_div": lambda a, b: -1 if b == 0 else -(-a // b), "least": min, "most": max,
+        "INT64_C": int, "int64_t": int, "sum": lambda a, b: a + b,
+        "difference": lambda a, b: a - b, "product": lambda a, b: a * b,
+        "floor_div": lambda a, b: a // b, "floor_mod": lambda a, b: a % b,
+        "ceil_div": lambda a, b: -(-a // b), "least": min, "most": max,
     }  # fmt: skip
     same = {
         "numel": rows * columns, "k": k, "x": Called(), "out": Called(), "min": min, "max": max,
         "ceil_div": lambda a, b: -(-a // b),
     }  # fmt: skip
     try:
-        launch = read_launch({"n": text}, KERNEL, [("int", "n")])
+        launch = read_launch({"n": text}, KERNEL, [("int64_t", "n", "n")])
     except LaunchError:  # a divisor that is zero whatever the call
         with pytest.raises(ZeroDivisionError):
             eval(text, {}, same)  # noqa: S307  (an expression made above)
         return
-    spelled = launch.parameters[0][1].removeprefix("=")
+    size = launch.parameters[0][2]
+    assert isinstance(size, LaunchSize)
+    assert size.text == text
+    for name, cpp in size.atoms:
+        value = eval(cpp, {}, names)  # noqa: S307  (made of the expression)
+        assert value == eval(name.replace("argument 'k'", "k"), {}, same)  # noqa: S307
     try:
         expected = eval(text, {}, same)  # noqa: S307  (an expression made above)
     except ZeroDivisionError:
-        return  # which the header's functions give as -1, and a launch then refuses
-    assert eval(spelled, {}, names) == expected  # noqa: S307  (made of that)
+        with pytest.raises(ZeroDivisionError):
+            eval(size.cpp, {}, names)  # noqa: S307  (made of that)
+        return
+    assert eval(size.cpp, {}, names) == expected  # noqa: S307  (made of that)
+    assert size.known in (None, expected)
 
 
 @pytest.mark.parametrize(
@@ -291,11 +328,41 @@ def test_sizes_that_no_launch_has_are_refused(rule: dict[str, Any], text: str) -
 
 def test_the_largest_sizes_of_a_launch_are_taken() -> None:
     rule = {"grid": [2**31 - 1, 65535, 65535], "block": [4, 4, 64], "shared": 0}
-    assert read_launch(rule, KERNEL, []).block == ("INT64_C(4)", "INT64_C(4)", "INT64_C(64)")
+    assert [size.known for size in read_launch(rule, KERNEL, []).block] == [4, 4, 64]
     read_launch({"block": [1024, "k"]}, KERNEL, [])  # known at the call alone
 
 
-@pytest.mark.parametrize("text", ["__import__('os')", "x[0]", "numel / 2", "f(1)", "min(1)", "'a'"])
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os')", "x[0]", "numel / 2", "f(1)", "min(1)", "'a'", "x.shape[~0]", "2 ** 3",
+     "x.shape[+0]", "x.shape[not 0]", "~k", "not k", "k if k else 1", "k << 1", "x.numel", "True",
+     "k and 1", "k < 1", "x.shape[0:1]", "x.size(0)", "min(*k, 1)", "min(k, 1, 2)", "[k]"],
+)  # fmt: skip
 def test_other_expressions_are_refused(text: str) -> None:
     with pytest.raises(LaunchError, match=r"is no size\. Write integers|expected a size such as"):
         read_launch({"block": text}, KERNEL, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("+".join(["k"] * 20000), "…' is too long"),
+        ("9223372036854775807 + 1", r"at most 64 bits, got 9223372036854775807 \+ 1"),
+        ("9" * 30, "at most 64 bits"),
+        ("2147483648", "n: expected a size that int holds, from -2147483648 to 2147483647, got 2"),
+    ],
+)
+def test_numbers_that_nothing_holds_are_refused(text: str, words: str) -> None:
+    with pytest.raises(LaunchError, match=words) as caught:
+        read_launch({"n": text}, KERNEL, [("int", "n", "n")])
+    assert len(str(caught.value)) < 300
+
+
+def test_a_name_that_stands_for_two_things_is_refused_where_it_is_used() -> None:
+    arguments = (*KERNEL.arguments[:2], Argument("numel", "int", "int"))
+    kernel = replace(KERNEL, arguments=arguments)
+    # The rule that stands where none is written means the output's elements all the same.
+    assert read_launch({}, kernel, []).grid[0].cpp == "ceil_div(views[1].numel, INT64_C(256))"
+    with pytest.raises(LaunchError, match=r"'numel' is an argument, .* or write out\.numel\(\)"):
+        read_launch({"grid": "numel"}, kernel, [])
+    assert read_launch({"grid": "out.numel()"}, kernel, []).grid[0].cpp == "views[1].numel"
