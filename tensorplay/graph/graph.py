@@ -275,7 +275,7 @@ class Graph:
         """Remove nodes whose values nobody uses, and return whether there were any.
 
         Inputs stay, and what writes, draws random numbers, is declared to have an effect or may
-        raise by the values of its arguments, as a division of integers by zero.
+        raise by the values of its arguments: a division of integers by zero, an operator of a user.
 
         Parameters
         ----------

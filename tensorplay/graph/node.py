@@ -296,9 +296,16 @@ def is_effect(node: Node) -> bool:
 
 
 def may_raise(node: Node) -> bool:
-    """Tell whether the values of elements may make a node raise, so that it stays if unused."""
-    operator = getattr(node.target, "operator", node.target)
-    raises = getattr(operator, "raises", "") if node.op == "call_function" else ""
+    """Tell whether the values of elements may make a node raise, so that it stays if unused.
+
+    Those of the library say so; what an operator of a user raises is not known.
+    """
+    if node.op != "call_function":
+        return False
+    schema = getattr(node.target, "schema", None)
+    if getattr(schema, "namespace", None) is not None:
+        return True
+    raises = getattr(node.target, "raises", "")
     if raises != "integers":
         return raises == "all"
     kind = getattr(node.meta.get("val"), "dtype", None)

@@ -113,6 +113,38 @@ def test_effects_happen_in_each_call_although_nobody_reads_the_result(backend) -
     assert RAN == ["noted"] * 4
 
 
+@tp.library.custom_op("compiled::positive", mutates_args=())
+def positive(x: tp.Tensor) -> list[tp.Tensor]:
+    if x.min().item() <= 0:
+        raise ValueError(f"not positive: {x.tolist()}")
+    return [x.clone()]
+
+
+@positive.register_fake
+def _(x):
+    return [tp.empty_like(x)]
+
+
+def test_a_check_raises_although_nobody_reads_the_result(backend) -> None:
+    def function(x, y):
+        y.add_(1)
+        positive(x * 2)
+        return y.mul_(2)
+
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    for value in (1.0, -1.0, 2.0, -2.0):
+        outcomes = []
+        for g in (function, f):
+            y = tp.zeros(1)
+            try:
+                outcomes.append((g(tp.full((1,), value), y).item(), y.item()))
+            except ValueError as error:
+                outcomes.append((str(error), y.item()))
+        assert outcomes[0] == outcomes[1]
+        assert outcomes[0][1] == (2 if value > 0 else 1)
+    assert f.report().eager_calls == 0
+
+
 def test_without_a_formula_backward_raises_as_it_does_eagerly(backend) -> None:
     f = tp.compile(lambda x: no_formula(x) * 2, backend=backend)
     x = tp.ones(1, requires_grad=True)
