@@ -136,11 +136,11 @@ class CompiledNode(Node):
         self, given: list[Tensor], missing: Sequence[int]
     ) -> Sequence[Tensor | None]:
         program = self._program
-        if program.has_effects or program.condition_count:
+        if program.has_effects:
             raise RuntimeError(
                 f"[{self._name}] a second derivative of a compiled function that writes in place, "
-                "draws random numbers or decides by values is not captured. Call the function that "
-                "was compiled: f.__wrapped__."
+                "draws random numbers or calls an operator with effects is not captured. Call the "
+                "function that was compiled: f.__wrapped__."
             )
         inputs = [s.unpack(self) for s in self._inputs or ()]
         wanted = [inputs[i] for i in self._wanted]

@@ -39,8 +39,9 @@ disabled: Final = _Disabled()
 
 #: Kinds of calls that failed, none having succeeded, before others are not tried.
 MOST_FAILURES: Final = 8
-#: Captures of one kind of calls in which the function raised before others are not tried.
-MOST_RAISES: Final = 3
+#: Captures of one kind of calls in which the function raised, or that were beyond the limit, before
+#: others are not tried.
+MOST_TRIES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,12 @@ class CompiledFunction:
         self._bindings: OrderedDict[Any, list[Binding]] = OrderedDict()
         self._families: dict[Any, list[Family]] = {}
         self._reasons: dict[Any, str] = {}  # why calls of a kind run eagerly
-        self._raised: dict[Any, int] = {}  # captures in which the function raised
+        self._tries: dict[Any, int] = {}  # captures of a kind that led to nothing
         self._events: list[Event] = []
         self._eager_calls = 0
         self._shape_seconds: list[float] = []  # of captures that a known program serves
         self._limit_hit = False
+        self._past_hits = 0  # of bindings that were let go
         self._objects: dict[int, Any] = {}  # arguments that are told apart by identity
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -186,13 +188,17 @@ class CompiledFunction:
             return self._eagerly(str(reason), args, kwargs)
         flat = binding.tensors(leaves)
         if flat is None:
-            result = MISS
-        elif binding.written:
+            return self._eagerly("its guards did not hold right after the capture", args, kwargs)
+        if binding.written:
             result = self._writing(binding, flat, args, kwargs)
         else:
             result = binding.run(flat)
         if result is MISS:
-            return self._eagerly("its guards did not hold right after the capture", args, kwargs)
+            construct, line = binding.condition_texts[0]
+            reason = (
+                f"kernels round what Python looks at, by {construct}() at {line}, to another answer"
+            )
+            return self._eagerly(reason, args, kwargs)
         binding.hits += 1
         return result
 
@@ -219,9 +225,9 @@ class CompiledFunction:
             reason = f"the capture failed: {type(error).__name__}: {error}{where}"
             if self._options.strict_native:
                 raise
-            raised = self._raised[key] = self._raised.get(key, 0) + 1
+            raised = self._tries[key] = self._tries.get(key, 0) + 1
             lacking = isinstance(error, NotImplementedError)
-            if raised < MOST_RAISES and not lacking and not self._options.fullgraph:
+            if raised < MOST_TRIES and not lacking and not self._options.fullgraph:
                 return None, reason  # perhaps for the values of this call only
             return None, self._give_up(key, reason, None)
         shape = signature(captured)
@@ -235,13 +241,16 @@ class CompiledFunction:
         family = next((f for f in families if f.serves(shape, origin)), None)
         kind, why = "shape", ""
         replaced: list[Family] = []
+        limit = self._options.recompile_limit or config.recompile_limit
+        if len(self._bindings.get(key, ())) >= limit:  # each is tried in each call
+            what = f"{limit} programs or answers for one kind of calls"
+            return None, self._at_limit(what, self._why_new(key, leaves), key)
         if family is None:
             family = Family(shape, origin, exact=self._options.dynamic is False)
             replaced = [f for f in families if family.serves(f.shape, f.origin)]
-            limit = self._options.recompile_limit or config.recompile_limit
             why = self._why_new(key, leaves)
             if self._count() - len(replaced) >= limit:
-                return None, self._at_limit(limit, why)
+                return None, self._at_limit(f"{limit} programs", why, key)
             kind = "compile" if self._count() == 0 else "recompile"
         numbers = shape.arguments, shape.floats
         program = family.variants.get(numbers)
@@ -322,10 +331,10 @@ class CompiledFunction:
             self._events.append(Event("break", reason, 0.0))
         return reason
 
-    def _at_limit(self, limit: int, why: str) -> str:
+    def _at_limit(self, limit: str, why: str, key: Any) -> str:
         reason = (
-            f"the specialization limit of {limit} programs is reached; the last reason to compile "
-            f"again was: {why}"
+            f"the specialization limit of {limit} is reached; the last reason to compile again "
+            f"was: {why}"
         )
         if config.fail_on_recompile_limit_hit:
             raise RuntimeError(f"[compile] {self._name}: {reason}")
@@ -338,6 +347,15 @@ class CompiledFunction:
                 RuntimeWarning,
                 stacklevel=5,
             )
+        self._tries[key] = self._tries.get(key, 0) + 1
+        if self._tries[key] >= MOST_TRIES:
+            # No more captures of this kind, nor tests of answers that were given only once.
+            self._reasons[key] = reason
+            known = self._bindings.pop(key, [])
+            kept = [b for b in known if b.hits > 1 or not b.conditions]
+            self._past_hits += sum(b.hits for b in known) - sum(b.hits for b in kept)
+            if kept:
+                self._bindings[key] = kept
         return reason
 
     # --- words ------------------------------------------------------------------------------
@@ -389,7 +407,7 @@ class CompiledFunction:
             name=self._name,
             programs=len(families),
             shapes=len(bindings),
-            hits=sum(p.hits for p in programs),
+            hits=self._past_hits + sum(p.hits for p in programs),
             eager_calls=self._eager_calls,
             details=tuple(programs),
             shape_seconds=sum(self._shape_seconds),

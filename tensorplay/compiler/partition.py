@@ -60,11 +60,11 @@ class Parts:
     given: list[bool]
 
 
-def partition(captured: Captured) -> Parts:
-    """Return the graphs of a capture."""
+def partition(captured: Captured, *, conditions_apart: bool = False) -> Parts:
+    """Return the graphs of a capture; `checks` gives the conditions if they are apart."""
     joint = captured.recorder.graph
     roots = [r.node for r in captured.roots]
-    conditions = [c.node for c in captured.recorder.conditions]
+    conditions = [] if conditions_apart else [c.node for c in captured.recorder.conditions]
     gradients = [g for g in captured.gradients if g is not None]
     kept: list[Node] = []
     backward = None

@@ -44,21 +44,30 @@ class Program:
         examples: Sequence[Tensor],
         passes: bool,
     ) -> None:
-        parts: Parts = partition(captured)
+        recorder = captured.recorder
+        #: Whether conditions are computed before the graph runs, step by step, and not by it: a run
+        #: that is given up would leave something behind, or kernels round what Python looks at.
+        apart = any(
+            is_floating(c.node) for c in recorder.conditions
+        ) or bool(recorder.conditions and any(
+            n.op == "call_function" and is_effect(n) for n in captured.forward_nodes
+        ))  # fmt: skip
+        parts: Parts = partition(captured, conditions_apart=apart)
         constants = dict(captured.recorder.constants)
         self._backend, self._keywords = backend, keywords
         self.saved = parts.saved
         self.given = parts.given
         self.differentiable = captured.differentiable
         self.root_count = len(captured.roots)
-        self.condition_count = len(captured.recorder.conditions)
+        #: Where the kept values begin among the results of the forward graph.
+        self.first_kept = self.root_count + (0 if apart else len(recorder.conditions))
         self.has_effects = bool(captured.writes) or any(
             n.meta.get("effect") for n in captured.recorder.graph.nodes
         )
         for graph in (parts.forward, parts.backward):
             if graph is not None and passes:
                 optimise(graph, constants)
-                _own_results(graph, self.root_count + self.condition_count)
+                _own_results(graph, self.first_kept)
         self.forward = GraphModule(constants, parts.forward, "Forward")
         self.backward = (
             None if parts.backward is None else GraphModule(constants, parts.backward, "Backward")
@@ -87,11 +96,9 @@ class Program:
             (n.meta["val"]._array.size for n in graph.nodes
              if isinstance(n.meta.get("val"), Tensor)), default=0,
         )  # fmt: skip
-        #: Gives the conditions alone, where a run that is given up would leave something behind.
+        #: Gives the conditions alone, None where the forward graph returns them.
         self.check: Callable[..., Any] | None = None
-        if self.condition_count and any(
-            n.op == "call_function" and is_effect(n) for n in parts.forward.nodes
-        ):
+        if apart:
             self.check = GraphModule(constants, checks(captured), "Check").forward
         self._lock = threading.Lock()
         self._backward_call: Callable[..., Any] | None = None
@@ -143,6 +150,12 @@ class Program:
                             self.backward, list(examples), **self._keywords
                         )
         return self._backward_call
+
+
+def is_floating(node: Node) -> bool:
+    """Tell whether what a node gives is rounded."""
+    kind = node.meta["val"].dtype
+    return bool(kind.is_floating_point or kind.is_complex)
 
 
 def _own_results(graph: Graph, count: int) -> None:

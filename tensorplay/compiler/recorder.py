@@ -522,6 +522,10 @@ class Recorder:
             raise self.refuse(f"reads elements by {construct}()", advice)
         array: TracedArray = tensor._array
         node = array.node()
+        if construct == "bool" and tensor._dtype is not _dtype.bool_:
+            # Whether it is zero counts, not what it is.
+            with grad_mode.no_grad():
+                node = OPERATORS["ne"].apply((tensor, 0))._array.node()
         value = np.array(self._compute(node)._array)
         self.conditions.append(Condition(node, value, construct, user_line()))
         return value

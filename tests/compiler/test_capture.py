@@ -210,6 +210,29 @@ def test_numbers_read_from_tensors_are_conditions(backend) -> None:
     assert [compiled(x, tp.tensor(i)).item() for i in (1, 2, 1, 2)] == [2, 6, 2, 6]
 
 
+def test_the_truth_of_a_number_is_a_condition_and_not_the_number(backend) -> None:
+    compiled = tp.compile(lambda x: x * 2 if x.sum() else x, backend=backend, fullgraph=True)
+    for value in (1.0, 2.0, 0.0, 3.0, float("nan")):
+        close(compiled(tp.full((2,), value)), tp.full((2,), value * 2))
+    assert compiled.report().programs == 2
+
+
+def test_what_python_looks_at_is_what_single_steps_give(backend) -> None:
+    """Kernels round otherwise; a run that was given up gave its mark instead of results."""
+
+    def function(x):
+        return tp.rand(2) + x.sum(), f"{(x.exp() * 1.1).sum():.4f}"
+
+    compiled = tp.compile(function, backend=backend, fullgraph=True)
+    for n in range(12):
+        x = tp.linspace(-1, 1, 37 + n % 3)
+        tp.manual_seed(n)
+        want = function(x)
+        tp.manual_seed(n)
+        close(compiled(x), want, rtol=1e-5, atol=1e-5)
+    assert compiled.report().eager_calls == 0
+
+
 def test_random_numbers_are_drawn_in_each_call(backend) -> None:
     def function(x):
         return tp.dropout(x, 0.5) + tp.randn(4) + tp.rand_like(x) + x.clone().normal_()

@@ -14,6 +14,8 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import compiler
+from tensorplay.compiler import function as function_module
+from tensorplay.compiler.capture import capture
 from tensorplay.compiler.cpp import backend as cpp
 from tensorplay.graph import GraphCaptureError, GraphModule
 
@@ -250,6 +252,32 @@ def test_beyond_the_limit_calls_run_eagerly_with_one_warning() -> None:
     assert "n: 7 became 8" in next(e.reason for e in report.events if e.kind == "limit")
     assert f(tp.ones(1), 3).item() == 3
     assert f.report().eager_calls == 12
+
+
+@pytest.mark.parametrize("uses", [False, True])
+def test_ever_new_answers_reach_the_limit_and_cost_no_captures_then(uses, monkeypatch) -> None:
+    def function(x):
+        total = x.sum().item()
+        return (x * total if uses else x), f"{total:.2f}"
+
+    captures = []
+
+    def counted(*args, **kwargs):
+        captures.append(1)
+        return capture(*args, **kwargs)
+
+    monkeypatch.setattr(function_module, "capture", counted)
+    f = tp.compile(function, backend="interpreter")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for n in range(30):
+            got, text = f(tp.full((2,), float(n)))
+            assert (got.tolist(), text) == ([n * 2 * n if uses else n] * 2, f"{2 * n:.2f}")
+    assert ["specialization limit of 8" in str(w.message) for w in caught] == [True]
+    assert len(captures) == 8 + 3
+    report = f.report()
+    assert (report.hits, report.eager_calls) == (8, 22)
+    assert "item() of a value at test_compile.py" in report.events[-1].reason
 
 
 def test_the_limit_can_be_an_error(monkeypatch) -> None:

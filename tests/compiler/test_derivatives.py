@@ -122,6 +122,14 @@ def test_a_graph_is_freed_after_use(backend) -> None:
         loss.backward()
 
 
+def test_second_derivatives_follow_the_branch_that_was_taken(backend) -> None:
+    f = tp.compile(lambda x: x**3 if x.sum() > 0 else x**2, backend=backend, fullgraph=True)
+    for value, want in ((2.0, 12.0), (-2.0, 2.0), (1.0, 6.0)):
+        x = tp.tensor([value], requires_grad=True)
+        (g,) = tp.autograd.grad(f(x).sum(), x, create_graph=True)
+        assert tp.autograd.grad(g.sum(), x)[0].tolist() == [want]
+
+
 def test_second_derivatives_of_random_functions_are_refused_with_words() -> None:
     f = tp.compile(lambda x: (x**3 * tp.rand(2)).sum(), backend="interpreter")
     x = tp.ones(2, requires_grad=True)
