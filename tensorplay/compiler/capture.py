@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from tensorplay._detours import enter, leave, watching
 from tensorplay._tensor import Spec, Tensor, VersionCounter
-from tensorplay.autograd import grad_mode
+from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.graph import AccumulateGrad, Node as HistoryNode, edge_of
 from tensorplay.autograd.inplace import CopySlices
 from tensorplay.compiler.guards import first_broken, undo
-from tensorplay.compiler.recorder import Input, Recorder, meta_of
+from tensorplay.compiler.recorder import Input, Recorder
 from tensorplay.compiler.traced import Step, TracedArray, traced
+from tensorplay.compiler.values import meta_of
 from tensorplay.compiler.watch import CONSTANTS, Watch
 from tensorplay.func.trees import flatten, unflatten
 from tensorplay.graph.errors import GraphCaptureError
@@ -116,6 +117,7 @@ def _recording(recorder: Recorder, watch: Watch) -> Iterator[None]:
     """Send all operators of this thread to `recorder`, and what is entered to `watch`."""
     before = watching.recorder, watching.made
     trace = sys.gettrace()
+    mode, level = grad_mode.state.enabled, forward_ad.current_dual_level()
     outer, _state.active = _state.active, True
     detour = enter("a function is captured")
     watching.recorder, watching.made = recorder, []
@@ -126,6 +128,10 @@ def _recording(recorder: Recorder, watch: Watch) -> Iterator[None]:
         yield
     finally:
         sys.settrace(trace)
+        # As they were, also where the function raised: it runs again.
+        grad_mode.state.enabled = mode
+        if forward_ad.current_dual_level() > level:
+            forward_ad.exit_dual_level()
         if collecting:
             gc.enable()
         watching.recorder, watching.made = before
@@ -200,14 +206,16 @@ def _run(
     args, kwargs = unflatten(structure, given)
     arrays = [x.stand_in._array for x in recorder.inputs]
     mode = grad_mode.state.enabled
+    level = forward_ad.current_number()
     with _recording(recorder, watch):
         result = function(*args, **kwargs)
         recorder.place = _place_of(function)  # for what is found out about the whole
         if recorder.problem is not None:
             raise recorder.problem
         if grad_mode.state.enabled is not mode:
-            grad_mode.state.enabled = mode
             raise recorder.refuse("leaves another grad mode than it found")
+        if forward_ad.current_number() != level:
+            raise recorder.refuse("opens or closes a level of forward mode")
         for x, array in zip(recorder.inputs, arrays, strict=False):
             if x.stand_in._array is not array:
                 raise recorder.refuse(f"changes the shape of {x.name} in place")
@@ -219,6 +227,8 @@ def _run(
             plain = x.stand_in._grad_fn is x.history
             if detached or (plain and x.stand_in._requires_grad is not x.tensor._requires_grad):
                 raise recorder.refuse(f"changes whether {x.name} requires grad")
+            if x.stand_in._tangent is not None:
+                raise recorder.refuse(f"gives {x.name} a tangent")
             if x.stand_in._hooks is not None:
                 raise recorder.refuse("registers a hook on a tensor from outside")
         found = _results(recorder, watch, leaves, given, args, kwargs, structure, result)
@@ -299,6 +309,10 @@ def _output(
                 return Output("constant", value=leaf)
         raise recorder.refuse(f"returns a {type(value).__name__}")
     tensor = recorder.lift(value)
+    if tensor._base is not None:
+        tensor._synchronise()
+    if tensor._tangent is not None:
+        raise recorder.refuse("returns a tensor with a tangent")
     array = tensor._array
     memory = array.memory
     requires_grad = tensor.requires_grad

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,13 +19,19 @@ import numpy as np
 from tensorplay import _creation, _dtype, _grids, random
 from tensorplay._detours import watching
 from tensorplay._tensor import MetaArray, Spec, Tensor, VersionCounter, spec_of, wrap
-from tensorplay.autograd import grad_mode
-from tensorplay.autograd.graph import edge_of
+from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.inplace import check_writable, rebase_history
-from tensorplay.autograd.saved_tensors import Strong
 from tensorplay.compiler.layouts import laid_out
 from tensorplay.compiler.sources import is_library, user_line
 from tensorplay.compiler.traced import Step, TracedArray, traced
+from tensorplay.compiler.values import (
+    fake_of,
+    is_dual,
+    meta_of,
+    nodes_of,
+    restored,
+    share_history,
+)
 from tensorplay.graph.effects import FlatCall, MutatingCall, flat_results, write_part
 from tensorplay.graph.errors import GraphCaptureError
 from tensorplay.graph.graph import Graph
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from tensorplay.graph.node import Node
     from tensorplay.ops.primitive import Primitive
 
-__all__ = ["Condition", "Input", "Recorder", "meta_of"]
+__all__ = ["Condition", "Input", "Recorder"]
 
 #: A list of more elements is not a condition on a graph but data.
 MOST_ELEMENTS: Final = 64
@@ -203,7 +209,7 @@ class Recorder:
         array = TracedArray(self, spec, node)
         array.owner = held
         result = traced(array, tensor._dtype, counter=VersionCounter())
-        _share_history(result, tensor)
+        share_history(result, tensor)
         self._by_id[id(tensor)] = result
         self._kept.append(tensor)
         return result
@@ -228,6 +234,8 @@ class Recorder:
             outs = self._record_call(primitive, values)
         if record and grad_mode.state.enabled:
             primitive._record(values, outs if type(outs) is tuple else (outs,))
+        if is_dual(values):  # forward mode inside of the function
+            primitive._push_forward(values, outs if type(outs) is tuple else (outs,))
         return outs
 
     def _concerns(self, values: list[Any]) -> bool:
@@ -312,9 +320,9 @@ class Recorder:
         defaults = target._defaults
         for name, value in zip(target.names, values, strict=True):
             if name not in defaults:
-                args.append(_nodes(value))
+                args.append(nodes_of(value))
             elif value is not defaults[name]:
-                kwargs[name] = _nodes(value)
+                kwargs[name] = nodes_of(value)
         node = self.graph.create_node("call_function", target, tuple(args), kwargs)
         node.meta["val"] = meta_of(specs)
         line = user_line()
@@ -346,7 +354,7 @@ class Recorder:
                     name = primitive.schema.arguments[i].name
                     check_writable(t, primitive.schema.qualname, argument=name)
         fakes: dict[int, Tensor] = {}
-        given = [_fake(v, fakes) for v in values]
+        given = [fake_of(v, fakes) for v in values]
         self.paused = True
         recorder, watching.recorder = watching.recorder, None
         try:
@@ -369,7 +377,7 @@ class Recorder:
         outs = iter(
             self._custom_node(primitive, target, values, flat, fakes, written, tuple(flat)) or ()
         )
-        restored = [_restored(r, outs) for r in results]
+        restored = [restored(r, outs) for r in results]
         return tuple(restored) if several else restored[0]
 
     def _custom_node(
@@ -385,8 +393,8 @@ class Recorder:
         same = {id(fake): values_id for values_id, fake in fakes.items()}
         by_id = {id(t): t for v in values for t in (v if isinstance(v, list) else (v,))}
         positional, keywords = primitive._split(values)
-        args = _nodes(positional)
-        kwargs = {k: _nodes(v) for k, v in keywords.items()}
+        args = nodes_of(positional)
+        kwargs = {k: nodes_of(v) for k, v in keywords.items()}
         specs = [spec_of(r) for r in flat]
         target = definition
         targets: list[Tensor] = []
@@ -454,12 +462,17 @@ class Recorder:
             frozen = [self._snapshot(v, target) for v in values]
             frozen[0] = self._snapshot(target, target, always=True)
             node, wanted = primitive._node(frozen)
+        dual = is_dual(values)
+        if dual:
+            primitive._push_forward(values, (out,))
         self._store(target, out._array.node())
         target._bump_version()
         if node is not None:
             node.outputs = (bare_spec(target),)
             node.save_results((self._result_copy(target),), wanted, own=True)
             rebase_history(target, node)
+        if dual:
+            forward_ad.write_tangent(target, out._tangent, where)
         return target
 
     def _snapshot(self, value: Any, written: Tensor, *, always: bool = False) -> Any:
@@ -471,7 +484,7 @@ class Recorder:
         array: TracedArray = value._array
         copy = TracedArray(self, spec_of(value), array.node())
         result = traced(copy, value._dtype, counter=VersionCounter())
-        _share_history(result, value)
+        share_history(result, value)
         return result
 
     def _result_copy(self, target: Tensor) -> Tensor:
@@ -650,18 +663,6 @@ class Recorder:
         return tuple(number(v) for v in args), {k: number(v) for k, v in kwargs.items()}
 
 
-def _share_history(twin: Tensor, tensor: Tensor) -> None:
-    """Let gradients of `twin` arrive where those of `tensor` do."""
-    edge = edge_of(tensor)
-    if edge is None:
-        return
-    twin._requires_grad = True
-    if tensor._grad_fn is None:
-        twin._accumulator = Strong(edge.node)
-    else:
-        twin._grad_fn, twin._output_nr = edge.node, edge.output_nr
-
-
 class _Unwatched:
     """Ends `sys.settrace` for a block."""
 
@@ -692,38 +693,3 @@ _REFUSED: Final[dict[Any, str]] = {
 _QUESTIONS: Final = frozenset(
     {"item", "bool", "int", "float", "complex", "index", "tolist"}
 )  # fmt: skip
-
-
-def meta_of(specs: Any) -> Any:
-    """Return tensors on device meta for what a node gives."""
-    if isinstance(specs, Spec):
-        return wrap(MetaArray(specs), specs.dtype)
-    return tuple(meta_of(s) for s in specs)
-
-
-def _restored(like: Any, tensors: Iterator[Any]) -> Any:
-    """Return a result in the form that it has, of the tensors that stand for it in a graph."""
-    if isinstance(like, list):
-        return [_restored(member, tensors) for member in like]
-    return None if like is None else next(tensors)
-
-
-def _nodes(value: Any) -> Any:
-    """Return arguments with nodes in place of tensors."""
-    if isinstance(value, Tensor):
-        return value._array.node()
-    if value.__class__ in {list, tuple}:
-        return value.__class__([_nodes(v) for v in value])
-    return value
-
-
-def _fake(value: Any, known: dict[int, Tensor]) -> Any:
-    """Return a tensor on device meta like `value`, the same one for the same tensor."""
-    if isinstance(value, list):
-        return [_fake(v, known) for v in value]
-    if not isinstance(value, Tensor):
-        return value
-    found = known.get(id(value))
-    if found is None:
-        found = known[id(value)] = wrap(MetaArray(spec_of(value)), value._dtype)
-    return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tensorplay import _device
+from tensorplay._detours import watching
 from tensorplay._tensor import MetaArray, Spec, Tensor, VersionCounter, blank, contiguous_strides
 
 if TYPE_CHECKING:
@@ -192,12 +193,14 @@ class TracedTensor(Tensor):
         raise self._array.recorder.refuse("pickles a tensor")
 
     def __repr__(self) -> str:
+        if watching.recorder is self._array.recorder:  # not in a debugger, afterwards
+            raise self._array.recorder.refuse("writes the elements of a tensor as text")
         return f"TracedTensor({self._dtype.name}{list(self._array.shape)})"
 
     def __format__(self, spec: str) -> str:
         if self._array.ndim == 0 and spec:
             return format(self.item(), spec)
-        raise self._array.recorder.refuse("writes the elements of a tensor as text")
+        return format(repr(self), spec)
 
 
 def traced(array: TracedArray, d: dtype, *, counter: VersionCounter | None = None) -> Tensor:

@@ -233,6 +233,25 @@ def test_what_python_looks_at_is_what_single_steps_give(backend) -> None:
     assert compiled.report().eager_calls == 0
 
 
+TEXTS = {
+    "repr": repr,
+    "str": lambda x: str(x * 2),
+    "format": lambda x: f"{x}",
+    "percent": lambda x: "%s" % x.sum(),  # noqa: UP031 - one more way
+    "a number": lambda x: f"{x.sum():.3f}",
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts_of_tensors_are_those_of_their_elements(kind) -> None:
+    compiled = tp.compile(TEXTS[kind], backend="interpreter")
+    for value in (1.0, 2.0, 1.0):
+        x = tp.full((2,), value)
+        assert compiled(x) == TEXTS[kind](x)
+    said = [f"as text at {__name__.rpartition('.')[2]}.py" in b for b in compiled.report().breaks]
+    assert said == ([] if kind == "a number" else [True])
+
+
 def test_random_numbers_are_drawn_in_each_call(backend) -> None:
     def function(x):
         return tp.dropout(x, 0.5) + tp.randn(4) + tp.rand_like(x) + x.clone().normal_()

@@ -8,9 +8,9 @@ import math
 import pytest
 
 import tensorplay as tp
-from tensorplay.autograd import engine
+from tensorplay.autograd import engine, forward_ad
 from tensorplay.compiler.derivative import CompiledNode
-from tests.compiler.calls import close
+from tests.compiler.calls import close, tensors_of
 
 backward_module = importlib.import_module("tensorplay.autograd.backward")
 
@@ -340,3 +340,56 @@ def test_backward_hooks_of_modules(backend) -> None:
     tp.testing.assert_close(changed, plain * 10)
     handle.remove()
     tp.testing.assert_close(tp.autograd.grad(f(x).sum(), x)[0], plain)
+
+
+FORWARD = {
+    "jvp": lambda x: tp.func.jvp(lambda y: (y.exp(), y.t() @ y), (x,), (x * 2,)),
+    "jacfwd": tp.func.jacfwd(lambda y: y.softmax(-1) @ y.t()),
+    "hessian": tp.func.hessian(lambda y: (y**3).sum()),
+    "jacrev of jacfwd": tp.func.jacrev(tp.func.jacfwd(lambda y: (y**3).sum())),
+    "vmap": tp.func.vmap(lambda v: tp.func.jvp(tp.sin, (v,), (v * v,))[1]),
+}
+
+
+def written_duals(x):
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x * 2)
+        y = (dual.exp()[0] * 3).clone()
+        y.mul_(dual[1])
+        y[0] = dual[0, 0] * 5
+        return tuple(forward_ad.unpack_dual(y))
+
+
+@pytest.mark.parametrize("name", [*FORWARD, "writes"])
+def test_forward_mode_inside(name, backend) -> None:
+    function = FORWARD.get(name, written_duals)
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    for n in range(2):
+        x = tp.randn(2, 3) + n
+        close(f(x), function(x), rtol=1e-5, atol=1e-5)
+        assert [t.stride() for t in tensors_of(f(x))] == [
+            t.stride() for t in tensors_of(function(x))
+        ]
+    assert f.report().programs == 1
+
+
+def test_forward_mode_that_reaches_outside_is_left_to_eager() -> None:
+    def dual(x, t):
+        return forward_ad.make_dual(x, t) ** 2
+
+    def written(x, t):
+        return x.copy_(forward_ad.make_dual(x * 3, t))
+
+    for function, what in ((dual, "returns a tensor with a tangent"), (written, "x a tangent")):
+        f = tp.compile(function, backend="interpreter")
+        with forward_ad.dual_level():
+            out = f(tp.tensor([3.0]), tp.tensor([1.0]))
+            assert out.item() == 9
+            assert forward_ad.unpack_dual(out).tangent is not None
+        assert what in f.report().breaks[0]
+    f = tp.compile(lambda x: (forward_ad.enter_dual_level(), x * 2)[1], backend="interpreter")
+    try:
+        assert f(tp.ones(1)).item() == 2
+        assert "level of forward mode" in f.report().breaks[0]
+    finally:
+        forward_ad.exit_dual_level()
