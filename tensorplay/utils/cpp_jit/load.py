@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import json
 import os
@@ -11,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -287,6 +288,10 @@ def system_lib(symbol_prefix: str = "") -> Module:
     return Module(engine().system_lib(symbol_prefix), "system", None)
 
 
+#: Room for the C type fenv_t, which has 28 to 32 bytes on the processors in use.
+_FENV_BYTES = 256
+
+
 def _open(path: Path, *, private: bool, **kwargs: Any) -> Any:
     """Load a library through the engine.
 
@@ -296,6 +301,30 @@ def _open(path: Path, *, private: bool, **kwargs: Any) -> Any:
     ffi = engine()
     if _native.core is not None:
         _native.core.park_threads_at_exit()
+    with _arithmetic_kept():
+        return _open_file(ffi, path, private=private, **kwargs)
+
+
+@contextlib.contextmanager
+def _arithmetic_kept() -> Iterator[None]:
+    """Leave this thread's floating-point arithmetic as it was before a library was loaded.
+
+    With -ffast-math and -Ofast, GCC before version 13 links an object into a library which makes
+    the thread that loads it take subnormal numbers for zero, in all code from then on: NumPy's too.
+    """
+    if sys.platform == "win32":  # its compilers link nothing of the kind
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    state = ctypes.create_string_buffer(_FENV_BYTES)
+    libc.fegetenv(state)
+    try:
+        yield
+    finally:
+        libc.fesetenv(state)
+
+
+def _open_file(ffi: Any, path: Path, *, private: bool, **kwargs: Any) -> Any:
     if private and sys.platform != "win32":
         root = path.parent.parent.parent / "tmp"
         with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tensorplay.utils import cpp_jit
@@ -107,3 +108,29 @@ def test_flags_are_a_sequence() -> None:
         "-O3",
         "-fsanitize=undefined",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ("", ["-ffast-math"]),  # of GCC before 13: subnormal numbers become zero
+        ("", ["-Ofast"]),
+        ("#include <cfenv>\nstatic const int up = std::fesetround(FE_UPWARD);\n", []),
+    ],
+    ids=["-ffast-math", "-Ofast", "a global object"],
+)
+def test_a_library_leaves_the_arithmetic_of_the_session_alone(
+    text: str, flags: list[str], tmp_path: Path
+) -> None:
+    file = cpp_jit.build_inline(
+        "arithmetic",
+        cpp_sources=text + "double half(double x) { return x / 2; }",
+        functions=["half"],
+        extra_cflags=flags,
+        extra_ldflags=flags,
+        build_directory=tmp_path,
+    )
+    assert cpp_jit.load_module(file).half(3.0) == 1.5
+    smallest = (np.array([5e-324]) * 1.0).view(np.int64)  # == would take it for zero as well
+    assert smallest.tolist() == [1]
+    assert (np.array([1.0]) + 1e-30).tolist() == [1.0]
