@@ -9,6 +9,17 @@
 #pragma GCC system_header
 #include <tensorplay/runtime.h>
 
+#ifndef TENSORPLAY_FFI_LIGHT
+namespace tvm {
+namespace ffi {
+template <typename...>
+class Tuple;
+template <typename...>
+class Variant;
+}  // namespace ffi
+}  // namespace tvm
+#endif
+
 namespace tensorplay {
 namespace jit {
 
@@ -64,6 +75,20 @@ constexpr bool is_signed() {
     return static_cast<T_>(-1) < static_cast<T_>(0);
   }
 }
+
+template <int... I_>
+struct Indices {};
+#if defined(__clang__)
+template <typename T_, T_... I_>
+struct ClangIndices {
+  using type = Indices<static_cast<int>(I_)...>;
+};
+template <int N_>
+using make_indices = typename __make_integer_seq<ClangIndices, int, N_>::type;
+#else
+template <int N_>
+using make_indices = Indices<__integer_pack(N_)...>;
+#endif
 
 // How one C++ type is read from and written to the engine's `Any`; here the scalars. `type` says
 // what is checked before `get` is called.
@@ -199,6 +224,103 @@ TP_ENGINE_NAME(String, "str")
 TP_ENGINE_NAME(Bytes, "bytes")
 #undef TP_ENGINE_NAME
 
+// Where a value that the engine has converted holds null, and the type does not say Optional: to the
+// engine None is any object, and C++ would call it or read through it. `got` is told as the engine
+// tells mismatches, and may be null.
+template <typename T_>
+constexpr bool is_nullable() {
+  if constexpr (std::is_base_of_v<::tvm::ffi::ObjectRef, T_>) {
+    return T_::_type_is_nullable && !std::is_same_v<T_, ::tvm::ffi::ObjectRef>;
+  }
+  return false;
+}
+template <typename T_, typename = void>
+struct Nulls {
+  static constexpr bool possible = false;
+  static bool in(const T_&, std::string*) { return false; }
+};
+template <typename T_>
+struct Nulls<T_, std::enable_if_t<is_nullable<T_>()>> {
+  static constexpr bool possible = true;
+  static bool in(const T_& value, std::string* got) {
+    if (value.defined()) return false;
+    if (got) *got = "None";
+    return true;
+  }
+};
+template <typename T_>
+struct Nulls<::tvm::ffi::Optional<T_>, std::enable_if_t<Nulls<T_>::possible>> {
+  static constexpr bool possible = true;
+  static bool in(const ::tvm::ffi::Optional<T_>& value, std::string* got) {
+    return value.has_value() && Nulls<T_>::in(value.value(), got);
+  }
+};
+template <template <typename, typename> class List_, typename T_>
+struct Nulls<List_<T_, void>, std::enable_if_t<!List_<T_, void>::_type_is_nullable &&
+                                               Nulls<T_>::possible>> {
+  static constexpr bool possible = true;
+  static bool in(const List_<T_, void>& list, std::string* got) {
+    int64_t index = 0;
+    for (const T_& item : list) {
+      if (Nulls<T_>::in(item, got)) {
+        if (got) *got = "Array[index " + std::to_string(index) + ": " + *got + "]";
+        return true;
+      }
+      ++index;
+    }
+    return false;
+  }
+};
+template <template <typename, typename, typename> class Map_, typename K_, typename V_>
+struct Nulls<Map_<K_, V_, void>, std::enable_if_t<!Map_<K_, V_, void>::_type_is_nullable &&
+                                                  Nulls<V_>::possible>> {
+  static constexpr bool possible = true;
+  static bool in(const Map_<K_, V_, void>& map, std::string* got) {
+    for (const auto& item : map) {
+      if (Nulls<V_>::in(item.second, got)) {
+        if (got) *got = "Map[K, some value is " + *got + "]";
+        return true;
+      }
+    }
+    return false;
+  }
+};
+template <typename... T_>
+struct Nulls<::tvm::ffi::Variant<T_...>, std::enable_if_t<(is_nullable<T_>() || ...)>> {
+  static constexpr bool possible = true;
+  static bool in(const ::tvm::ffi::Variant<T_...>& value, std::string* got) {
+    const ::tvm::ffi::AnyView none;
+    const auto* any = reinterpret_cast<const TVMFFIAny*>(&none);
+    if (::tvm::ffi::AnyView(value).type_index() != kTVMFFINone) return false;
+    if (((!is_nullable<T_>() && ::tvm::ffi::TypeTraits<T_>::CheckAnyStrict(any)) || ...)) return false;
+    if (got) *got = "None";
+    return true;
+  }
+};
+template <typename... T_>
+struct Nulls<::tvm::ffi::Tuple<T_...>, std::enable_if_t<(Nulls<T_>::possible || ...)>> {
+  static constexpr bool possible = true;
+  static bool in(const ::tvm::ffi::Tuple<T_...>& tuple, std::string* got) {
+    return in(tuple, got, make_indices<sizeof...(T_)>());
+  }
+
+ private:
+  template <int... I_>
+  static bool in(const ::tvm::ffi::Tuple<T_...>& tuple, std::string* got, Indices<I_...>) {
+    return (at<I_, T_>(tuple, got) || ...);
+  }
+  template <int I_, typename Item_>
+  static bool at(const ::tvm::ffi::Tuple<T_...>& tuple, std::string* got) {
+    if constexpr (Nulls<Item_>::possible) {
+      if (Nulls<Item_>::in(tuple.template get<I_>(), got)) {
+        if (got) *got = "Array[index " + std::to_string(I_) + ": " + *got + "]";
+        return true;
+      }
+    }
+    return false;
+  }
+};
+
 // Those that C++ knows how to make of the engine's values, and no cell has told us how.
 template <typename T_>
 struct Value<T_, std::enable_if_t<KindOf<T_>::value == TP_RT_KIND_NONE && !std::is_void_v<T_> &&
@@ -207,6 +329,10 @@ struct Value<T_, std::enable_if_t<KindOf<T_>::value == TP_RT_KIND_NONE && !std::
 
   TP_RT_UNOPTIMISED static void mismatch(const TVMFFIAny* any, void* string) {
     *static_cast<std::string*>(string) = ::tvm::ffi::TypeTraits<T_>::GetMismatchTypeInfo(any);
+  }
+  TP_RT_UNOPTIMISED static void null_found(const TVMFFIAny* any, void* string) {
+    const auto& view = reinterpret_cast<const ::tvm::ffi::AnyView&>(*any);
+    Nulls<T_>::in(view.template cast<T_>(), static_cast<std::string*>(string));
   }
   static T_ get(const TVMFFIAny& any, const char* function, const tp_rt_type* signature,
                 int32_t count, int32_t index) {
@@ -219,6 +345,11 @@ struct Value<T_, std::enable_if_t<KindOf<T_>::value == TP_RT_KIND_NONE && !std::
       std::optional<T_> value = view.template try_cast<T_>();
       if (__builtin_expect(!value.has_value(), 0)) {
         tp_rt_throw_mismatch(function, signature, count, index, &any, &mismatch);
+      }
+      if constexpr (Nulls<T_>::possible) {
+        if (__builtin_expect(Nulls<T_>::in(*value, nullptr), 0)) {
+          tp_rt_throw_mismatch(function, signature, count, index, &any, &null_found);
+        }
       }
       return *std::move(value);
     }
@@ -252,20 +383,6 @@ template <>
 inline constexpr bool supported_result<DLTensor*> = false;
 template <>
 inline constexpr bool supported_result<::tvm::ffi::TensorView> = false;
-
-template <int... I_>
-struct Indices {};
-#if defined(__clang__)
-template <typename T_, T_... I_>
-struct ClangIndices {
-  using type = Indices<static_cast<int>(I_)...>;
-};
-template <int N_>
-using make_indices = typename __make_integer_seq<ClangIndices, int, N_>::type;
-#else
-template <int N_>
-using make_indices = Indices<__integer_pack(N_)...>;
-#endif
 
 template <typename R_, typename... A_>
 struct Signature {

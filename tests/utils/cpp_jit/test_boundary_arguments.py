@@ -33,6 +33,7 @@ FULL = r"""#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/variant.h>
 using namespace tvm::ffi;
 int64_t tensor_(TensorView x) { return x.numel(); }
+int64_t owned_(Tensor x) { return x.numel(); }
 int64_t maybe(Optional<Tensor> x) { return x.has_value() ? (*x).numel() : -1; }
 int64_t maybe_integer(Optional<int64_t> x) { return x.value_or(-1); }
 int64_t integer_(int64_t x) { return x; }
@@ -51,12 +52,22 @@ int64_t tensors(Array<Tensor> x) {
   for (const Tensor& t : x) sum += t.numel();
   return sum;
 }
+int64_t maybe_tensors(Optional<List<Tensor>> x) {
+  return !x ? -1 : x.value().empty() ? 0 : x.value()[0].numel();
+}
+int64_t named(Map<String, Array<Tensor>> x) { return x["a"][0].numel(); }
+int64_t pair(Tuple<int64_t, Tensor> x) { return x.get<1>().numel(); }
+Any functions(Array<Function> x) { return x.empty() ? Any() : x[0](2); }
 int64_t dict(Map<Any, Any> x) { return x.size(); }
 int64_t sizes(Map<String, int64_t> x) { return x.size(); }
 Any function(Function x) { return x(2); }
 int64_t bits(DLDataType x) { return x.bits; }
 int64_t place(DLDevice x) { return x.device_type; }
 String either(Variant<int64_t, String> x) { return x.as<String>() ? "text" : "number"; }
+int64_t either_tensor(Variant<Tensor, int64_t> x) {
+  return x.as<int64_t>() ? *x.as<int64_t>() : x.as<Tensor>()->numel();
+}
+Any tensor_or_none(Variant<Tensor, Optional<int64_t>> x) { return x; }
 Any anything(Any x) { return x; }
 """
 
@@ -99,10 +110,16 @@ ARGUMENTS: dict[str, Any] = {
     "tuple": (1, 2),
     "list of tensors": [tp.ones(2), np.ones(3)],
     "list of texts": ["a", 1],
+    "list of None": [None],
+    "number and None": (3, None),
+    "number and tensor": (3, tp.ones(2)),
+    "list of functions": [double],
     "engine's array": tvm_ffi.convert([1, 2]),
     "dict": {"a": 1},
     "dict of texts": {"a": "b"},
     "dict by number": {1: 2},
+    "dict of tensors": {"a": [tp.ones(2)]},
+    "dict of None": {"a": [None]},
     "function": double,
     "method": "abc".replace,
     "class": Mine,
@@ -186,9 +203,15 @@ LISTS = {
     "tuple": 2,
     "list of tensors": 2,
     "list of texts": 2,
+    "list of None": 1,
+    "number and None": 2,
+    "number and tensor": 2,
+    "list of functions": 1,
     "engine's array": 2,
 }
-DICTS = {"dict": 1, "dict of texts": 1, "dict by number": 1}
+DICTS = dict.fromkeys(
+    ("dict", "dict of texts", "dict by number", "dict of tensors", "dict of None"), 1
+)
 #: What each kernel returns, by the argument; everything else is a TypeError.
 RIGHT: dict[str, dict[str, Any]] = {
     "tensor": TENSORS,
@@ -198,7 +221,13 @@ RIGHT: dict[str, dict[str, Any]] = {
     "truth": TRUTHS,
     "text": {**TEXTS, "bytes": "\x00raw", "bytearray": "raw"},
     "tensor_": TENSORS,
+    "owned_": TENSORS,
     "maybe": {**TENSORS, "None": -1},
+    # None is no tensor where the type does not say Optional, however deep it is.
+    "maybe_tensors": {"list of tensors": 2, "empty list": 0, "None": -1},
+    "named": {"dict of tensors": 2},
+    "pair": {"number and tensor": 2},
+    "functions": {"list of functions": 4, "empty list": None},
     "maybe_integer": {**INTEGERS, "None": -1},
     "integer_": INTEGERS,
     "real_": REALS,
@@ -214,6 +243,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     # Names are read; the empty one is the engine's name of no type.
     "bits": {"dtype": 32, "np.dtype": 64, "engine's dtype": 16, "empty str": 0},
     "place": {"device": 1, "engine's device": 1},
+    "either_tensor": {**TENSORS, **INTEGERS},
     "either": {
         **dict.fromkeys(INTEGERS, "number"),
         **dict.fromkeys(TEXTS, "text"),
@@ -252,7 +282,7 @@ def test_the_right_value_or_a_type_error(kernels, parameter: str, argument: str)
         with pytest.raises(TypeError) as raised:
             kernel(value)
         name = re.escape(kernel.__module__ + "::" + parameter)
-        shown = rf"^\[{name}\] argument 'x'( \(position 0\))?( at .*)?: expected [^,]+, got .+"
+        shown = rf"^\[{name}\] argument 'x'( \(position 0\))?( at .*)?: expected .+?, got .+"
         assert re.match(shown, str(raised.value)), raised.value
 
 
@@ -271,6 +301,12 @@ def test_what_any_value_comes_back_as(kernels, argument: str) -> None:
         assert [type(item) for item in got] == [tp.Tensor, tp.Tensor]
     elif argument in {"tuple", "engine's array"}:
         assert got == [1, 2]
+    elif argument == "number and None":
+        assert got == [3, None]
+    elif argument in {"number and tensor", "dict of tensors"}:
+        tensor = got[1] if argument.startswith("number") else got["a"][0]
+        assert type(tensor) is tp.Tensor
+        assert tensor.tolist() == [1, 1]
     elif argument == "bytearray":
         assert got == b"raw"
     elif argument == "exception":
@@ -306,6 +342,11 @@ def test_tensors_of_torch(kernels) -> None:
             kernels[parameter](x)
 
 
+def test_none_where_one_of_several_types_is_optional(kernels) -> None:
+    assert kernels["tensor_or_none"](None) is None
+    assert kernels["tensor_or_none"](3) == 3
+
+
 @pytest.mark.parametrize(
     ("parameter", "value", "text"),
     [
@@ -319,6 +360,17 @@ def test_tensors_of_torch(kernels) -> None:
         ("integers", [1, "x"], "expected list of int, got list (Array[index 1: str])."),
         ("sizes", {"a": "b"}, "expected dict of str to int, got dict ("),
         ("maybe", "x", "expected Tensor or NumPy array or None, got str."),
+        ("owned_", None, "expected Tensor or NumPy array, got None."),
+        (
+            "tensors",
+            [tp.ones(1), None],
+            "expected list of Tensor or NumPy array, got list (Array[index 1: None]).",
+        ),
+        (
+            "named",
+            {"a": [None]},
+            "expected dict of str to list of Tensor or NumPy array, got dict (",
+        ),
         ("either", 2.5, "expected int or str, got float."),
         ("function", 3, "expected function, got int."),
     ],

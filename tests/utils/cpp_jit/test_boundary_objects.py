@@ -132,6 +132,9 @@ def test_a_class_of_a_cell() -> None:
     assert module.total([p, named]) == 10
     with pytest.raises(TypeError, match=r"argument 'pairs' \(position 0\): expected list of tests"):
         module.total([1])
+    for call, none in ((module.one, None), (module.total, [p, None])):
+        with pytest.raises(TypeError, match=r"\(position 0\): expected .*tests\.Pair, got .*None"):
+            call(none)
     del module
     assert Pair(1, 2).sum() == 6  # its library stays
 
