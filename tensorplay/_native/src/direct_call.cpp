@@ -160,7 +160,12 @@ PyObject* call_directly(const DirectCall& how, PyObject* args, bool* taken) {
     PyEval_RestoreThread(state);
     if (replaces) ffi.set_allocator(before, 0, nullptr);
   }
-  return failed != 0 ? raise() : object_of(result);
+  if (failed != 0) return raise();
+  if (PyErr_Occurred()) {  // an interrupt that the kernel asked about, and went on nevertheless
+    if (result.type >= kFfiObjects) ffi.release(result.pointer);
+    return nullptr;
+  }
+  return object_of(result);
 }
 
 }  // namespace tensorplay

@@ -162,6 +162,8 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         The exception of a callback is that very object, with the frames of C++ in the middle. A
         type that does not fit is told with the parameter's name, before the engine's text.
         """
+        if isinstance(error, SystemError) and error.__cause__ is not None:
+            return error.__cause__  # an interrupt that the kernel asked about, and went on
         behind = original(error)
         if behind is not None:
             place = self._place() if self._place is not None else None

@@ -21,6 +21,7 @@ from tensorplay.utils.cpp_jit import callbacks
 SOURCE = r"""#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/function.h>
+#include <csignal>
 #include <thread>
 #include <vector>
 using namespace tvm::ffi;
@@ -40,6 +41,11 @@ Any each(Array<Function> fs, Any x) {
 }
 Any by_name(Map<String, Function> fs, String name, Any x) { return fs[name](x); }
 Any echo(Any x) { return x; }
+Any interrupted(Any x) {
+  std::raise(SIGINT);
+  TVMFFIEnvCheckSignals();  // and goes on
+  return x;
+}
 int64_t swallows(Function f) {
   try {
     f(1);
@@ -100,7 +106,7 @@ int64_t unhappy(Function f, int64_t n) {
 }
 """
 NAMES = [
-    *("lend", "lend_raw", "lend_odd"),
+    *("lend", "lend_raw", "lend_odd", "interrupted"),
     *("call", "each", "by_name", "echo", "swallows", "caught", "adder", "composed"),
     *("from_threads", "through_a_thread", "keep", "call_kept", "forget", "unhappy"),
 ]
@@ -374,6 +380,15 @@ def test_cpp_may_catch_an_exception_but_no_interrupt(m) -> None:
         m.swallows(raising(KeyboardInterrupt()))
     with pytest.raises(SystemExit):
         m.swallows(raising(SystemExit(1)))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("value", [1, "text", "a text too long to be kept in place", [1]], ids=repr)
+def test_an_interrupt_that_a_kernel_asked_about_and_ignored(m, value: Any) -> None:
+    for given in (value, tp.ones(2), None):
+        with pytest.raises(KeyboardInterrupt):
+            m.interrupted(given)
+        assert m.echo(3) == 3
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
