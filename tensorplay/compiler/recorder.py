@@ -377,8 +377,8 @@ class Recorder:
         outs = iter(
             self._custom_node(primitive, target, values, flat, fakes, written, tuple(flat)) or ()
         )
-        restored = [restored(r, outs) for r in results]
-        return tuple(restored) if several else restored[0]
+        given_back = [restored(r, outs) for r in results]
+        return tuple(given_back) if several else given_back[0]
 
     def _custom_node(
         self,
