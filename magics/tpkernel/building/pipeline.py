@@ -37,7 +37,7 @@ from tpkernel.building.keys import key_inputs
 from tpkernel.building.request import BuiltCell, Request
 from tpkernel.cells.cell import Cell, parse_cell
 from tpkernel.cells.flags import chosen_sanitizers
-from tpkernel.cells.hints import hints, with_hint
+from tpkernel.cells.hints import hints, with_hint, without_gradient
 from tpkernel.cells.reading import Options as ReadingOptions, read_cell
 from tpkernel.checks.running import check, with_records
 from tpkernel.checks.suite import CHECKS
@@ -275,6 +275,7 @@ def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
         if derivative.surrogate:
             text += f" (deliberately not the derivative: {derivative.surrogate})"
         derivatives.append((derivative.input, text))
+    derivatives += [(name, "missing; asking for it raises") for name in without_gradient(spec)]
     derivatives += [
         (f"output {o.name}", "none, as declared") for o in spec.outputs if not o.differentiable
     ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from tensorplay.library.modules.spec import CellSpec, KernelSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
@@ -18,7 +17,7 @@ from tpkernel.cells.cell import Cell
 from tpkernel.errors import CellError
 from tpkernel.report.report import Finding
 
-__all__ = ["compiler_hint", "hints", "like_backward", "with_hint"]
+__all__ = ["compiler_hint", "hints", "like_backward", "with_hint", "without_gradient"]
 
 _ENDINGS = (
     "back", "backprop", "bwd", "bw", "deriv", "derivative", "dx", "grad", "gradient", "grads",
@@ -197,27 +196,27 @@ def _unguarded(kernel: KernelSpec) -> Iterator[Finding]:
             yield Finding("guards", kernel.title, "warning", message, code="no_dtype_guard")
 
 
+def without_gradient(operator: OperatorSpec) -> Iterator[str]:
+    """Return the inputs that have no gradient where others have one, and none was declared."""
+    given = {d.input for d in operator.derivatives}
+    for argument in operator.inputs if given else ():
+        real = not argument.dtypes or any("float" in d or "complex" in d for d in argument.dtypes)
+        if real and argument.kind == "tensor" and argument.name not in given:
+            yield argument.name
+
+
 def _incomplete(operator: OperatorSpec) -> Iterator[Finding]:
     """Find tensor inputs without a gradient where others have one."""
-    given = {d.input for d in operator.derivatives}
-    if not given:
-        return
-    for argument in operator.inputs:
-        countable = bool(argument.dtypes) and not any("float" in d for d in argument.dtypes)
-        if argument.kind != "tensor" or argument.name in given or countable:
-            continue
-        name = argument.name
+    for name in without_gradient(operator):
         if operator.backward is not None:
             where = operator.backward.operator
             message = (
                 f"'{where}' gives no gradient of '{name}', so asking for it raises. Add an output "
                 f"tp::Out<T> grad_{name} to '{where}', or a formula for {name} under derivatives."
             )
-            level: Literal["warning", "note"] = "warning"
         else:
             message = (
                 f"input '{name}' has no gradient formula, so asking for its gradient raises. Add "
-                f"'{name}: …' under derivatives."
+                f"'{name}: …' under derivatives, or '{name}: non_differentiable' if that is meant."
             )
-            level = "note"
-        yield Finding("cell", operator.name, level, message, code="missing_gradient")
+        yield Finding("cell", operator.name, "warning", message, code="missing_gradient")

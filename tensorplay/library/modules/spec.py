@@ -234,9 +234,12 @@ class KernelSpec:
         return tuple(a for a in self.arguments if a.kind == "tensor")
 
     def guard_text(self) -> list[tuple[str, str]]:
-        """Return pairs of argument name and its guard in words."""
+        """Return pairs of argument name and its guard in words.
+
+        A last pair says which dtypes may meet in one call, where several tensors have a choice.
+        """
         rules = {**self.shapes.inputs, **self.shapes.outputs}
-        return [
+        pairs = [
             (
                 a.name,
                 describe_guard(a, self.device)
@@ -244,6 +247,26 @@ class KernelSpec:
             )
             for a in self.arguments
         ]
+        mixtures = self.mixture_text()
+        return [*pairs, ("mixed dtypes", mixtures)] if mixtures else pairs
+
+    def mixture_text(self) -> str:
+        """Say which dtypes the tensors of a call may have together; empty where that is clear."""
+        groups: dict[str, list[Argument]] = {}
+        for a in self.tensors:
+            if a.role != "out" and len(a.dtypes) > 1:
+                groups.setdefault(a.variable or f"of {a.name}", []).append(a)
+        parts, free = [], []
+        for variable, members in groups.items():
+            names = [a.name + (" (each member)" if a.is_list else "") for a in members]
+            if len(members) > 1 or (members[0].is_list and members[0].variable == variable):
+                parts.append(f"{' and '.join(names)} must have one dtype")
+            else:
+                free += names
+        if len(groups) > 1 and free:
+            own = "their own each" if len(free) > 1 else "its own"
+            parts.append(f"{' and '.join(free)} may have any of {own}")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+import tensorplay as tp
 import tpkernel
 from tests.tpkernel.shell import MATMUL, SOFTPLUS, Shell
 from tpkernel.report.report import Report
@@ -189,6 +190,134 @@ def test_a_backward_that_lacks_an_input_says_so() -> None:
     assert "grad_w" in hint.message
     whole = backward("rmse_backward", ", tp::Out<T> grad_w", "grad_w[i] = grad[i] * x[i];")
     assert tpkernel.build(whole).findings == ()
+
+
+TWO_INPUTS = """\
+/*---
+op: m::mul(Tensor x, Tensor w) -> Tensor
+derivatives: DERIVATIVES
+---*/
+template <typename T> void mul(tp::In<T> x, tp::In<T> w, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i] * w[i];
+}
+"""
+
+
+@pytest.mark.parametrize("given", ["{x: grad * w}", "{x: non_differentiable}"])
+def test_formulas_that_lack_an_input_say_so_in_the_summary(given: str) -> None:
+    report = tpkernel.build(TWO_INPUTS.replace("DERIVATIVES", given))
+    (problem,) = report.to_dict()["problems"]
+    assert problem["level"] == "warning"
+    assert "input 'w' has no gradient formula" in problem["text"]
+    assert "'w: non_differentiable'" in problem["text"]
+    assert problem["text"] in visible(report)
+    assert problem["text"] in report.to_text()
+    assert "w: missing; asking for it raises" in report.to_text()
+    x, w = tp.ones(2, requires_grad=True), tp.ones(2, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="input 'w' has no gradient"):
+        report.module.mul(x, w).sum().backward()
+
+
+def test_an_input_that_is_declared_to_have_no_gradient_is_not_missing() -> None:
+    text = TWO_INPUTS.replace("DERIVATIVES", "{x: grad * w, w: non_differentiable}")
+    report = tpkernel.build(text)
+    assert report.to_dict()["problems"] == []
+    assert "w: none, as declared" in report.to_text()
+    assert "missing" not in report.to_text()
+
+
+def test_an_input_of_complex_numbers_can_lack_a_gradient_and_one_of_integers_cannot() -> None:
+    text = """\
+/*---
+op: m::pick(Tensor x, Tensor w, Tensor index) -> Tensor
+dtypes: {T: [float32, float64], C: [complex64, complex128], I: [int32, int64]}
+derivatives: {x: grad}
+---*/
+#include <complex>
+template <class T, class C, class I>
+void pick(tp::In<T> x, tp::In<C> w, tp::In<I> index, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i] + T(w[i].real()) * T(index[i]);
+}
+"""
+    report = tpkernel.build(text, checks=False)
+    assert [f.message.split("'")[1] for f in report.findings] == ["w"]
+
+
+MIXED = """\
+/*---
+op: m::mixed(ARGUMENTS) -> Tensor
+EXTRA
+---*/
+template <HEAD>
+void mixed(PARAMETERS, tp::Out<T> out) {
+  for (int64_t i = 0; i < out.numel(); ++i) out[i] = T(0);
+}
+"""
+T_AND_I = "dtypes: {T: [float32, float64], I: [int32, int64]}"
+ONE = "Tensor x, Tensor y"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "head", "parameters", "extra", "said"),
+    [
+        (ONE, "class T", "tp::In<T> x, tp::In<T> y", "", "x and y must have one dtype"),
+        (
+            ONE,
+            "class T, class I",
+            "tp::In<T> x, tp::In<I> y",
+            T_AND_I,
+            "x and y may have any of their own each",
+        ),
+        (
+            "Tensor x, Tensor y, Tensor z",
+            "class T, class I",
+            "tp::In<T> x, tp::In<I> y, tp::In<T> z",
+            T_AND_I,
+            "x and z must have one dtype; y may have any of its own",
+        ),
+        (
+            "Tensor[] xs, Tensor? y=None",
+            "class T",
+            "tp::List<tp::In<T>> xs, tp::Optional<tp::In<T>> y",
+            "shape: {xs: [n], y: [n], out: [n]}",
+            "xs (each member) and y must have one dtype",
+        ),
+        (ONE, "class T", "tp::In<T> x, tp::In<double> y", "", None),
+        ("Tensor x", "class T", "tp::In<T> x", "", None),
+    ],
+)
+def test_a_report_says_which_dtypes_may_meet_in_a_call(
+    arguments: str, head: str, parameters: str, extra: str, said: str | None
+) -> None:
+    text = MIXED.replace("ARGUMENTS", arguments).replace("HEAD", head)
+    text = text.replace("PARAMETERS", parameters).replace("EXTRA", extra)
+    report = tpkernel.build(text, checks=False)
+    assert dict(report.operators[0].guards).get("mixed dtypes") == said
+    for shown in (report.to_text(), report.to_text(full=True), visible(report)):
+        assert (said or "mixed dtypes") in shown if said else "mixed dtypes" not in shown
+
+
+def test_what_is_said_of_mixed_dtypes_is_what_calls_do() -> None:
+    tensors = {n: tp.ones(2, dtype=getattr(tp, n)) for n in ("float32", "float64", "int32")}
+    one = TWO_INPUTS.replace("derivatives: DERIVATIVES\n", "")
+    with pytest.raises(TypeError, match=r"\[m::mul\] argument 'w': expected float32 .*as argument"):
+        tpkernel.build(one, checks=False).module.mul(tensors["float32"], tensors["float64"])
+    plain = """\
+/*---
+op: m::first(Tensor x, Tensor y) -> Tensor
+dtypes: [float32, float64]
+out_dtype: float32
+---*/
+void first(tvm::ffi::TensorView x, tvm::ffi::TensorView y, tvm::ffi::TensorView out) {
+  for (int64_t i = 0; i < x.numel(); ++i) static_cast<float*>(out.data_ptr())[i] = 1;
+}
+"""
+    report = tpkernel.build(plain, checks=False)
+    said = dict(report.operators[0].guards)["mixed dtypes"]
+    assert said == "x and y may have any of their own each"
+    assert report.module.first(tensors["float32"], tensors["float64"]).tolist() == [1, 1]
+    with pytest.raises(TypeError):
+        report.module.first(tensors["float32"], tensors["int32"])
 
 
 def test_a_misnamed_backward_that_cannot_be_an_operator_says_its_name_in_the_error() -> None:
