@@ -637,7 +637,7 @@ class EntryReader:
                     how = "goes on from the address of an element"
                 message = (
                     f"argument '{flat[0].name}': layout says strided and the function {how}. "
-                    f"Write {flat[0].name}(i, j), or ask for its strides."
+                    f"Write {flat[0].name}(i, j), or go by its strides in every dimension."
                 )
                 raise self.error(message, "layout")
         return value == "copy" or (value is None and self.parent.options.copy)

@@ -3,11 +3,12 @@
 ``x(i, j)`` honours strides; what is reached from its address does not. ``const T* row = &x(i, 0)``
 followed by ``row[j]`` is right where a row lies together in memory and reads other elements of a
 transposed view. So an element is followed to where its address may be taken: by ``&``, by
-``std::addressof`` and the like, through references, and through functions of the text.
+``std::addressof`` and the like, through references, casts to them, and functions of the text.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tpkernel.cpp.trees import declared, out_of_parentheses, position, returns_reference, walk
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["address_taken"]
 
-_HANDS_ON = frozenset({"addressof", "ref", "cref", "tie", "forward_as_tuple", "launder", "forward"})
+_HANDS_ON = frozenset({
+    "addressof", "ref", "cref", "tie", "forward_as_tuple", "launder", "forward", "move", "as_const",
+})  # fmt: skip
 _DEPTH = 4
 
 
@@ -54,6 +57,8 @@ class _Addresses:
         kind = parent.type
         if kind == "pointer_expression":
             return parent if self.text(parent.child_by_field_name("operator")) == "&" else None
+        if kind == "cast_expression":  # (T&)x(i, 0)
+            return parent if "&" in self.text(parent.child_by_field_name("type")) else None
         if kind == "init_declarator":
             return self.bound(parent)
         if kind == "return_statement":
@@ -96,7 +101,10 @@ class _Addresses:
             return arguments if self.reader.references else None
         if call.type == "init_declarator":  # T v(x(i, j)), S s(x(i, j))
             return self.bound(call)
-        spelled = self.text(call.child_by_field_name("function")).partition("<")[0].strip()
+        callee = self.text(call.child_by_field_name("function"))
+        if re.match(r"\w+_cast\s*<[^()]*&", callee):
+            return call
+        spelled = callee.partition("<")[0].strip()
         name = spelled.split("::")[-1]
         if name in self.reader.opaque:
             return call

@@ -141,7 +141,7 @@ class UseReader:
             facts.merge_written(None)  # a macro of a header or of a flag may hold the mention
             facts.flat = True
             facts.opaque_cast |= bool(self.opaque)
-        return facts.result(facts.memory and goes_by_strides(body.node, parameter, self.text))
+        return facts.result(facts.memory and goes_by_strides(self, body, parameter))
 
     def resolve(self, cpp_type: str) -> str:
         """Follow the text's own aliases of a type."""
