@@ -25,7 +25,7 @@ from tpkernel.cpp.views import View, expanded, view_of
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-__all__ = ["Function", "Parameter", "Source", "TensorUse", "View", "parse_source"]
+__all__ = ["Function", "Parameter", "Source", "TensorUse", "View", "parse_source", "parse_tree"]
 
 _TENSOR_TYPES = frozenset(
     {"DLTensor*", *(f"{n}Tensor{v}" for n in ("", "ffi::", "tvm::ffi::") for v in ("", "View"))}
@@ -332,6 +332,11 @@ def python_name(name: str, position: int) -> str:
     return name + "_" if keyword.iskeyword(name) else name
 
 
+def parse_tree(text: str) -> Node:
+    """Return the root of a C++ text's syntax tree, complete or half-written."""
+    return _parser().parse(text.encode(errors="replace")).root_node
+
+
 def parse_source(text: str, *, first_line: int = 1) -> Source:
     """Read the functions of a C++ text.
 
@@ -343,7 +348,7 @@ def parse_source(text: str, *, first_line: int = 1) -> Source:
         The line number that its first line has for the person.
     """
     reader = _Reader(text, first_line)
-    root = _parser().parse(reader.data).root_node
+    root = parse_tree(text)
     functions = list(reader.functions(root))
     reader.local_aliases(root)
     uses = UseReader(root, reader.bodies, reader.aliases, reader.text, reader.place)

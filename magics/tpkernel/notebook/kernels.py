@@ -21,7 +21,10 @@ _GUARDED = (TypeError, ValueError, IndexError, RuntimeError)
 
 
 def _shortened(problem: Exception, title: str) -> Exception:
-    """Leave a guard's message with the person's own frames; other errors keep all of theirs."""
+    """Leave a guard's message with the person's own frames; other errors keep all of theirs.
+
+    The kernels have marked errors so that IPython hides frames of ours in those, too.
+    """
     text = str(problem)
     if not text.startswith(f"[{title}]"):
         if problem.args == (text,) and not text.startswith("["):  # an exception of the kernel's own
@@ -140,7 +143,7 @@ class Function:
                         f"argument '{argument.name}'. Return a new tensor, or return void and let "
                         f"the caller use {argument.name}."
                     )
-                    raise RuntimeError(message)
+                    raise mark_short(RuntimeError(message))
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         spec = self.spec

@@ -49,11 +49,13 @@ from tpkernel.notebook.editor import report_diagnostics
 from tpkernel.notebook.kernels import BlockedName, Function, KernelModule, Operator
 from tpkernel.notebook.option_completion import register_options, unregister_options
 from tpkernel.notebook.output import CellOutput, CellWatch
+from tpkernel.notebook.tracebacks import CellErrors
 from tpkernel.report.markup import code_html
 from tpkernel.report.render import error_html
 from tpkernel.report.report import Report
 from tpkernel.report.widget import ReportWidget
 from tpkernel.worker.crash_record import CrashRecord, RecordedKernel, last_calls, session_key
+from tpkernel.worker.isolation import IsolatedKernel
 from tpkernel.worker.process import DEFAULT_BUDGET
 
 __all__ = ["TpKernelMagics", "last_report", "load_ipython_extension", "unload_ipython_extension"]
@@ -447,6 +449,7 @@ class TpKernelMagics(Magics):
             found = with_records(shown_now, check(built, on_wait=wait), wanted)
             return self._timed(built, found, wait) if timed else found
 
+        self._place_errors(built)
         self._record_calls(built)
         report = widget.update(checked)
         if wanted and report.ok:
@@ -461,6 +464,21 @@ class TpKernelMagics(Magics):
         job, worker = TimingJob(), checking_worker(built.request)
         records = run_job(report, job, budget=built.request.budget, on_wait=on_wait, worker=worker)
         return with_job(report, job, records)
+
+    def _place_errors(self, built: BuiltCell) -> None:
+        """Let errors of the kernels show the cell's line and no frames of ours."""
+        shell = self.shell
+        assert shell is not None  # noqa: S101  (a magic runs in a shell)
+        request, number = built.request, _cell_number(shell)
+        above = "%%tpkernel".ljust(len("%%tpkernel") + request.first_line - 1, "\n")
+
+        def file() -> str:  # as IPython names a cell, so that it shows it as one
+            return str(shell.compile.cache(above + request.text, number))
+
+        for kernel in built.spec.kernels:
+            called = getattr(built.kernels, kernel.export)
+            if isinstance(called, (cpp_jit.Kernel, IsolatedKernel)):
+                called.on_error = CellErrors(kernel, request.text, request.first_line, file)
 
     def _record_calls(self, built: BuiltCell) -> None:
         """Let a crash of a kernel be told by the next session."""

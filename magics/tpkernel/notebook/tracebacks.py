@@ -1,19 +1,42 @@
-"""How an error of a call is shown: the person's own lines and the message, no frames of ours."""
+"""How an error of a call is shown: the person's own frames, the cell's line and the message.
+
+Frames of ours are hidden as IPython hides frames: they have a local `__tracebackhide__`, set when
+the error is shown. ``get_ipython().InteractiveTB.skip_hidden = False`` shows all of them.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
-from tpkernel.errors import PACKAGE
+import tensorplay as tp
+from tensorplay.library.modules.spec import KernelSpec
+from tensorplay.utils.cpp_jit.places import frame_at
+from tpkernel.building.compiling import STABLE_NAME
+from tpkernel.cpp.throws import thrown_at
+from tpkernel.errors import PACKAGE, KernelCrash
 
-__all__ = ["mark_short", "short_traceback"]
+__all__ = ["CellErrors", "mark_short", "short_traceback"]
+
+# The last is what the engine calls C++ of which it knows no line.
+_OWN = (PACKAGE, str(Path(str(tp.__file__)).parent), "<tensorplay", "<tpkernel", "<unknown>")
+_FUNCTION = re.compile(r"(\w+)(?:<[^()]*>)?\(")
+_ENGINE = re.compile(r"(^|[\\/])tvm_ffi[\\/]")
 
 
-def mark_short(problem: Exception) -> Exception:
-    """Let IPython show an error up to the person's own line."""
-    problem._render_traceback_ = _render  # type: ignore[attr-defined]  # IPython's own hook
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def mark_short(problem: _Error) -> _Error:
+    """Let IPython show an error without frames of ours."""
+    if not hasattr(problem, "_render_traceback_"):  # IPython's own hook, which a person may use
+        problem._render_traceback_ = _render  # type: ignore[attr-defined]
     return problem
 
 
@@ -24,27 +47,92 @@ def _render() -> list[str]:
 
 
 def short_traceback(problem: BaseException) -> list[str]:
-    """Return the lines that IPython shows, without the frames of this package at the end."""
+    """Return the lines that IPython shows, without frames of ours."""
     from IPython.core.getipython import get_ipython
 
-    kept = _without_own(problem.__traceback__)
+    frames = _frames(problem.__traceback__)
     shell = get_ipython()
     if shell is None:
-        return traceback.format_exception(type(problem), problem, kept)
+        return traceback.format_exception(type(problem), problem, _chain(_without_own_end(frames)))
+    if getattr(shell.InteractiveTB, "skip_hidden", True):
+        frames = _without_own_end(frames)  # IPython never hides the last one
+        for frame in filter(_is_own, frames):
+            frame.tb_frame.f_locals["__tracebackhide__"] = True
     shown: list[str] = shell.InteractiveTB.structured_traceback(
-        type(problem), problem, kept, tb_offset=shell.InteractiveTB.tb_offset
+        type(problem), problem, _chain(frames), tb_offset=shell.InteractiveTB.tb_offset
     )
     return shown
 
 
-def _without_own(found: TracebackType | None) -> TracebackType | None:
+@dataclass(frozen=True)
+class CellErrors:
+    """Told of errors of one kernel; puts the cell's own line into their tracebacks.
+
+    Attributes
+    ----------
+    kernel
+        The kernel.
+    text, first_line
+        The cell, and the number of its first line.
+    file
+        Gives the name under which Python finds the cell's lines.
+    """
+
+    kernel: KernelSpec
+    text: str
+    first_line: int
+    file: Callable[[], str]
+
+    def __call__(self, problem: BaseException) -> None:
+        """Mark an error, and add the line that threw it where it is an error of the kernel's."""
+        mark_short(problem)
+        frames = _frames(problem.__traceback__)
+        cpp = [f for f in frames if f.tb_frame.f_code.co_filename == STABLE_NAME]
+        said = str(problem)
+        if not cpp:
+            # A crash says the line itself; a guard ran no kernel; Python has frames of its own.
+            guarded = said.startswith(f"[{self.kernel.title}]")
+            if isinstance(problem, KernelCrash) or guarded or not all(map(_is_own, frames)):
+                return
+        if cpp:
+            made = [self._shown(f) if f in cpp else f for f in frames]
+        else:
+            found = thrown_at(self.text, said, first_line=self.first_line)
+            line = self.kernel.line if found is None else found
+            made = [*frames, self._frame(line, self.kernel.name)]
+        problem.__traceback__ = _chain(made)
+
+    def _shown(self, entry: TracebackType) -> TracebackType:
+        name = entry.tb_frame.f_code.co_name
+        plain = _FUNCTION.search(name)  # the engine has whole signatures
+        return self._frame(entry.tb_lineno, name if plain is None else plain[1])
+
+    def _frame(self, line: int, name: str) -> TracebackType:
+        return TracebackType(None, frame_at(self.file(), name), -1, line)
+
+
+def _is_own(entry: TracebackType) -> bool:
+    file = entry.tb_frame.f_code.co_filename
+    return file.startswith(_OWN) or _ENGINE.search(file) is not None
+
+
+def _frames(found: TracebackType | None) -> list[TracebackType]:
     frames = []
     while found is not None:
         frames.append(found)
         found = found.tb_next
-    while frames and frames[-1].tb_frame.f_code.co_filename.startswith(PACKAGE):
-        frames.pop()
-    kept: TracebackType | None = None
-    for frame in reversed(frames):
-        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return frames
+
+
+def _without_own_end(frames: list[TracebackType]) -> list[TracebackType]:
+    kept = list(frames)
+    while kept and _is_own(kept[-1]):
+        kept.pop()
     return kept
+
+
+def _chain(frames: list[TracebackType]) -> TracebackType | None:
+    made: TracebackType | None = None
+    for frame in reversed(frames):
+        made = TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return made

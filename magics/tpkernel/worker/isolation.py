@@ -55,6 +55,8 @@ class IsolatedKernel:
         self.library = library
         self.worker = worker
         self.excerpt = excerpt
+        #: Told of what a call raises, as a kernel of this process tells it.
+        self.on_error: Callable[[BaseException], object] | None = None
         self.names = [a.name for a in kernel.arguments]
         self.written = tuple(
             i
@@ -75,6 +77,14 @@ class IsolatedKernel:
         TypeError
             An argument or a result that cannot be handed over.
         """
+        try:
+            return self._called(*args)
+        except Exception as problem:
+            if self.on_error is not None:
+                self.on_error(problem)
+            raise
+
+    def _called(self, *args: Any) -> Any:
         title = self.kernel.title
         try:
             packet = pack(args)

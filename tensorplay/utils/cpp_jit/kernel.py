@@ -76,6 +76,8 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         place: Callable[[], tuple[str, int] | None] | None = None,
     ) -> None:
         self._place = place
+        #: Told of what a call raises, before it is raised; None where nobody wants to know.
+        self.on_error: Callable[[BaseException], object] | None = None
         self._parameters = tuple(parameters) if parameters is not None else None
         self._read_only = frozenset(read_only)
         self._not_null = tuple(
@@ -157,7 +159,14 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         return value if type(value) in PLAIN else from_engine(value)
 
     def _explained(self, args: tuple[Any, ...], error: BaseException) -> BaseException:
-        """Return what to raise for an error of the engine: it, in our words, or what is behind it.
+        """Return what to raise for an error of the engine, and tell who asked for it."""
+        told = self._told(args, error)
+        if self.on_error is not None:
+            self.on_error(told)
+        return told
+
+    def _told(self, args: tuple[Any, ...], error: BaseException) -> BaseException:
+        """Return an error of the engine in our words, or what is behind it.
 
         The exception of a callback is that very object, with the frames of C++ in the middle. A
         type that does not fit is told with the parameter's name, before the engine's text.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import types
 from pathlib import Path
 
 from tensorplay.utils.cpp_jit.source import scan
 
-__all__ = ["frame_of", "place_of"]
+__all__ = ["frame_at", "frame_of", "place_of"]
 
 _LINE = re.compile(r'^[ \t]*#line[ \t]+(\d+)(?:[ \t]+"((?:[^"\\]|\\.)*)")?')
 _UNKNOWN = re.compile(r"^(<unknown>|.*function\.pxi|.*\.pyx)$")
@@ -104,14 +105,22 @@ def frame_of(
         seen.insert(0, (*place, name))
     made: types.TracebackType | None = None
     for file, line, function in reversed(seen):
-        made = types.TracebackType(made, _frame(file, function), -1, line)
+        made = types.TracebackType(made, frame_at(file, function), -1, line)
     return made
 
 
-def _frame(file: str, name: str) -> types.FrameType:
-    """Return a frame that shows a place in C++ and holds nothing, nor a frame that called it."""
+def frame_at(file: str, name: str) -> types.FrameType:
+    """Return a frame that shows a place in C++ and holds nothing, nor a frame that called it.
+
+    Parameters
+    ----------
+    file, name
+        File and function that a traceback shows.
+    """
     module = compile("def place():\n yield", file, "exec")
-    code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
-    generator = types.FunctionType(code.replace(co_name=name), {})()
+    code = next(c for c in module.co_consts if isinstance(c, types.CodeType)).replace(co_name=name)
+    if sys.version_info >= (3, 11):
+        code = code.replace(co_qualname=name)
+    generator = types.FunctionType(code, {})()
     frame: types.FrameType = generator.gi_frame
     return frame

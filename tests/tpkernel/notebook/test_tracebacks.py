@@ -1,0 +1,188 @@
+"""What a notebook shows of an error in a call: own frames, the cell's line, the message."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.tpkernel.shell import Ran, Shell
+from tpkernel.cpp.throws import thrown_at
+
+THROWS = """\
+#include <stdexcept>
+struct Odd { int code; };
+void refuse(tp::In<double> x) {
+  if (x[0] > 5)
+    throw std::runtime_error("too large: " + std::to_string(x[0]));
+  if (x[0] > 4) throw 42;
+  if (x[0] > 3) throw Odd{3};
+  if (x[0] > 2) std::string().at(7);
+  if (x[0] > 1) TVM_FFI_THROW(ValueError) << "seen by the engine";
+}
+"""
+FIRST = 2  # the magic stands on line 1
+
+OPERATOR = """\
+/*---
+op: frames::root(Tensor x) -> Tensor
+derivatives:
+  x: grad * slope(x)
+samples:
+  - x: "full((3,), 1.0)"
+---*/
+#include <stdexcept>
+template <typename T> void root(tp::In<T> x, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    if (x[i] < 0) throw std::domain_error("a negative number");
+    out[i] = std::sqrt(x[i]);
+  }
+}
+template <typename T> void slope(tp::In<T> x, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    if (x[i] == 0) throw std::domain_error("no slope at zero");
+    out[i] = T(0.5) / std::sqrt(x[i]);
+  }
+}
+"""
+
+CALLER = """\
+double ask(tvm::ffi::Function f, double x) {
+  return f(x).cast<double>();
+}
+"""
+
+
+def place(text: str, part: str) -> int:
+    """Return at which line of its cell a text stands."""
+    return text[: text.index(part)].count("\n") + FIRST
+
+
+def line_of(text: str, part: str) -> str:
+    """Return the line of a cell that starts with a text."""
+    return text[text.index(part) :].partition("\n")[0].strip()
+
+
+def shown_frames(ran: Ran) -> list[str]:
+    """Return the frames that the shell showed, each by its cell's line, and nothing of ours."""
+    assert ".py" not in ran.shown, ran.shown
+    assert ".pxi" not in ran.shown
+    assert "Could not get source" not in ran.shown
+    return re.findall(r"^---*> *\d+ +(.*)$", ran.shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("value", "line", "says"),
+    [
+        (6.0, "    throw std::runtime_error", "too large: 6.0"),
+        (4.5, "  if (x[0] > 4) throw 42", "kernel threw a value of type int"),
+        (3.5, "  if (x[0] > 3) throw Odd", "kernel threw a value of type Odd"),
+        (2.5, "void refuse", "basic_string::at"),  # no line of the cell throws it
+        (1.5, "  if (x[0] > 1) TVM_FFI_THROW", "seen by the engine"),
+    ],
+)
+@pytest.mark.parametrize("line_options", ["", "--isolate"])
+def test_what_a_kernel_throws_stands_at_the_cells_line(
+    shell: Shell, value: float, line: str, says: str, line_options: str
+):
+    if line_options and "engine" in says:
+        line = "void refuse"  # the other process sends kind and message
+    assert shell.kernel(THROWS, line_options).error is None
+    number = shell.ip.execution_count - 1
+    shell.ok("import numpy as np\ndef mine(v):\n    return refuse(np.array([v]))")
+    ran = shell.run(f"mine({value})")
+    assert says in str(ran.error)
+    assert f"Cell In[{number}], line {place(THROWS, line)}, in refuse()" in ran.shown
+    frames = shown_frames(ran)
+    assert frames[:2] == [f"mine({value})", "return refuse(np.array([v]))"]
+    assert frames[2:] == [line_of(THROWS, line)]
+    assert re.search(r"skipping hidden \d+ frame", ran.shown)
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        ("root(low)", "    if (x[i] < 0)"),
+        ("tp.ops.frames.root(low)", "    if (x[i] < 0)"),
+        ("tp.compile(lambda x: root(x) + 1)(low)", "    if (x[i] < 0)"),
+        ("root(zero).sum().backward()", "    if (x[i] == 0)"),
+        ("root(low.detach())", "    if (x[i] < 0)"),
+    ],
+)
+def test_every_way_to_a_kernel_shows_the_same(shell: Shell, call: str, line: str):
+    assert shell.kernel(OPERATOR).error is None
+    shell.ok("import tensorplay as tp\nlow = tp.tensor([-1.0], requires_grad=True)")
+    shell.ok("zero = tp.tensor([0.0], requires_grad=True)")
+    frames = shown_frames(shell.run(call))
+    assert frames == [call, line_of(OPERATOR, line)]
+
+
+@pytest.mark.parametrize("name", ["root", "refuse"])
+def test_a_guard_shows_the_call_alone(shell: Shell, name: str):
+    assert shell.kernel(OPERATOR if name == "root" else THROWS).error is None
+    shell.ok("import numpy as np")
+    ran = shell.run(f"{name}(np.zeros(2, np.int64))")
+    assert shown_frames(ran) == [f"{name}(np.zeros(2, np.int64))"]
+    assert "argument 'x': expected" in str(ran.error)
+
+
+def test_frames_of_a_callback_remain_behind_the_cells_line(shell: Shell):
+    assert shell.kernel(CALLER).error is None
+    shell.ok("def inner(x):\n    return 1 / x\ndef callback(x):\n    return inner(x)")
+    ran = shell.run("ask(callback, 0.0)")
+    assert shown_frames(ran) == [
+        "ask(callback, 0.0)", "return f(x).cast<double>();", "return inner(x)", "return 1 / x"
+    ]  # fmt: skip
+
+
+def test_a_kernel_in_a_callback_shows_both_cells(shell: Shell):
+    shell.ok("import numpy as np")
+    assert shell.kernel(CALLER).error is None
+    assert shell.kernel(THROWS).error is None
+    call = "ask(lambda x: refuse(np.array([x])), 6.0)"
+    assert shown_frames(shell.run(call)) == [
+        call, "return f(x).cast<double>();", call, line_of(THROWS, "    throw std::runtime")
+    ]  # fmt: skip
+
+
+def test_hidden_frames_can_be_shown(shell: Shell):
+    assert shell.kernel(OPERATOR).error is None
+    shell.ok("import tensorplay as tp")
+    shell.ok("get_ipython().InteractiveTB.skip_hidden = False")
+    try:
+        ran = shell.run("root(tp.tensor([-1.0]))")
+    finally:
+        shell.ip.InteractiveTB.skip_hidden = True
+    assert "kernels.py" in ran.shown
+    assert "a negative number" in ran.shown
+
+
+def test_an_error_with_its_own_way_to_be_shown_keeps_it(shell: Shell):
+    assert shell.kernel(CALLER).error is None
+    shell.ok(
+        "class Own(Exception):\n    def _render_traceback_(self):\n        return ['mine alone']\n"
+        "def fails(x):\n    raise Own"
+    )
+    assert shell.run("ask(fails, 1.0)").shown.strip() == "mine alone"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line"),
+    [
+        ('void f() {\n  throw E("one");\n  throw E("two");\n}', "it says two", 3),
+        ('void f() {\n  throw E("one");\n  throw E("one");\n}', "one", None),
+        ('void f() {\n  // throw E("one");\n  throw E("two");\n}', "one", None),
+        ('void f() {\n  try {} catch (...) { throw; }\n  throw E("two");\n}', "two", 3),
+        ('void f() {\n  throw E("");\n}', "anything", None),
+        ("void f(int c) {\n  throw c;\n}", "kernel threw a value of type int", 2),
+        (
+            'void f(int c) {\n  throw std::runtime_error("a");\n  throw c;\n}',
+            "kernel threw a value of type int",
+            3,
+        ),
+        ("void f(int c) {\n  throw c;\n  throw 1;\n}", "kernel threw a value of type int", None),
+        ("void f() {\n  throw a::E<int>{1};\n}", "kernel threw a value of type b::E", 2),
+    ],
+)
+def test_the_line_of_a_throw_is_told_where_only_one_can_be_meant(text, message, line):
+    assert thrown_at(text, message) == line
