@@ -115,6 +115,10 @@ def cupy() -> ModuleType:
     """Return what is used of the module of that name, making arrays of this kind."""
     made: Any = ModuleType("cupy")
     made.empty = lambda shape, dtype: GpuArray(np.full(shape, 77, dtype), _Device.current)
+    made.from_dlpack = lambda array: array
+    made.ascontiguousarray = lambda array: GpuArray(
+        np.array(array.array, order="C"), _Device.current
+    )
     made.asarray = lambda array: GpuArray(np.array(array), _Device.current)
     made.cuda = SimpleNamespace(Device=_Device)
     return made

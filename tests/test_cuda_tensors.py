@@ -182,6 +182,30 @@ def test_a_copy_is_one_for_every_dtype_and_library(dtype: str, word: str | None)
     assert y.cpu().tolist() == [1, 0, 1]
 
 
+@pytest.mark.parametrize("word", ["copy", "contiguous"])
+def test_a_row_major_copy_is_made_by_the_library(word: str) -> None:
+    class Copies(GpuArray):
+        """As CuPy and PyTorch have it: their copies are row-major by these methods."""
+
+    def copied(self: GpuArray) -> GpuArray:
+        return GpuArray(self.array.copy(order="C"), self.index)
+
+    setattr(Copies, word, copied)
+    x = tp.from_dlpack(Copies(np.arange(6.0).reshape(2, 3).T, 1)).requires_grad_()
+    y = x.contiguous()
+    assert (y.device, y.stride(), y.detach().cpu().tolist()) == (
+        x.device, (2, 1), [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]],
+    )  # fmt: skip
+    y.backward(on_gpu(np.full((3, 2), 2.0), 1))
+    assert x.grad is not None
+    assert x.grad.cpu().tolist() == [[2.0, 2.0]] * 3
+    row_major = on_gpu([1.0])
+    assert row_major.contiguous() is row_major
+    setattr(Copies, word, lambda self: GpuArray(self.array.copy(order="K"), self.index))
+    with pytest.raises(ValueError, match=r"\[contiguous\] expected a row-major copy.* \(1, 3\)"):
+        x.contiguous()
+
+
 def test_what_the_library_does_not_compute_names_the_operator() -> None:
     class Refuses(GpuArray):
         def __mul__(self, other: Any) -> Any:

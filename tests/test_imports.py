@@ -27,8 +27,8 @@ THIRD_PARTY = (
     ("tensorplay.utils.cpp_jit.inline", ENGINE | {"typing_extensions"}),
     ("tensorplay.utils", ENGINE),
     ("tensorplay._safetensors", RUNTIME | {"safetensors"}),
-    # Memory of GPUs: where an operator with a CUDA kernel runs.
-    ("tensorplay.library.modules.rules", RUNTIME | {"tvm_ffi", "cupy"}),
+    # Memory of GPUs, where operators with CUDA kernels run.
+    ("tensorplay.ops.elsewhere", RUNTIME | {"cupy"}),
     ("tpkernel.checks.devices", NOTEBOOK | {"cupy"}),
     ("tensorplay", RUNTIME | {"tvm_ffi"}),
     ("tpkernel", NOTEBOOK),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tensorplay._tensor import Spec
 
-__all__ = ["run_elsewhere"]
+__all__ = ["allocator", "run_elsewhere"]
 
 
 _ADVICE: Final = "Write x.detach().cpu(), or an operator of your own."
@@ -34,6 +34,44 @@ def _copied(x: Tensor) -> Any:
             return getattr(array, word)()
     # What they have in common are operators. Truth values are numbers in a product.
     return array & array if x.dtype is _dtype.bool_ else array * 1
+
+
+def allocator(name: str, what: str) -> Any:
+    """Return CuPy, which makes memory on a GPU where no array's own library does.
+
+    Parameters
+    ----------
+    name
+        Of the operator.
+    what
+        What is made.
+
+    Raises
+    ------
+    RuntimeError
+        CuPy is not installed.
+    """
+    try:
+        import cupy
+    except ImportError:
+        message = (
+            f"[{name}] {what} on a GPU are allocated by CuPy, which is not installed. "
+            "Write pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12."
+        )
+        raise RuntimeError(message) from None
+    return cupy
+
+
+def _row_major(x: Tensor) -> Any:
+    """Return a row-major copy of the array that a tensor stands for."""
+    array = x._array.source
+    if hasattr(array, "contiguous"):  # PyTorch's word, whose copies keep strides
+        return array.contiguous()
+    if hasattr(array, "copy"):  # CuPy's and JAX's, which is row-major
+        return array.copy()
+    cupy = allocator("contiguous", "row-major copies")
+    with cupy.cuda.Device(x.device.index):
+        return cupy.ascontiguousarray(cupy.from_dlpack(array))
 
 
 def _add(a: Any, b: Any, alpha: Any) -> Any:
@@ -62,6 +100,7 @@ _RUNS: Final[Mapping[str, Callable[..., Any]]] = {
     "div": _on_arrays(_div),
     "neg": _on_arrays(operator.neg),
     "clone": _copied,
+    "_contiguous": _row_major,
 }
 
 
@@ -80,7 +119,7 @@ def run_elsewhere(name: str, values: list[Any], specs: Callable[[], Any]) -> Any
     Raises
     ------
     ValueError
-        Another tensor lies elsewhere.
+        Another tensor lies elsewhere, or a library's copy is not row-major.
     NotImplementedError
         It is none of those that run there.
     TypeError
@@ -109,6 +148,13 @@ def run_elsewhere(name: str, values: list[Any], specs: Callable[[], Any]) -> Any
         )
         raise NotImplementedError(message)
     out = from_dlpack(made)
+    if name == "_contiguous" and not out.is_contiguous():
+        message = (
+            f"[contiguous] expected a row-major copy, and the library of the arrays on "
+            f"{out.device} gave strides {out.stride()} for shape {tuple(out.shape)}. Pass "
+            "row-major arrays."
+        )
+        raise ValueError(message)
     if (tuple(out.shape), out.dtype) != (spec.shape, spec.dtype):
         several = len({t.dtype for t in flatten(values)}) > 1
         message = (

@@ -6,7 +6,8 @@ What is refused names the operator and where the tensor lies, and leaves the ten
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,19 @@ import pytest
 
 import tensorplay as tp
 from tensorplay.ops import OPERATORS, Operator
-from tests.gpu_arrays import GpuArray
+from tests.gpu_arrays import GpuArray, cupy
 from tests.ops.sampling import Case, cases, replace, tensors_of
 from tests.ops.test_operators import RANDOM, convert, inplace_cases
 
 ERRORS = (TypeError, ValueError, RuntimeError, IndexError, NotImplementedError, BufferError)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def with_cupy() -> Iterator[None]:
+    """CuPy makes the row-major copies of arrays that have no word for these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", cupy())
+        yield
 
 
 class There:

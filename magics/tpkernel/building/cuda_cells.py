@@ -77,7 +77,6 @@ def refuse_options(request: Request, cell: Cell) -> None:
         "--debug": (request.debug, "write --flags -lineinfo and use compute-sanitizer"),
         "--sanitize": (bool(request.sanitize), "use compute-sanitizer, of the CUDA toolkit"),
         "--isolate": (request.isolate, "a fault on the GPU is an exception of the next call"),
-        "--contiguous copy": (request.contiguous == "copy", "write x.contiguous() in the call"),
     }
     for option, (is_given, instead) in given.items():
         if is_given:
@@ -102,6 +101,12 @@ def read_cuda(cell: Cell, options: ReadingOptions) -> CellSpec:
     marked = [f for f in cell.functions if _KERNEL.search(_head(cell, f))]
     if has_operators(cell, marked):
         return _read_operators(cell, options, marked)
+    if options.copy:
+        message = (
+            "--contiguous copy is for operators, and this cell of CUDA text (__global__) has none: "
+            "write cupy.ascontiguousarray(x) in the call, or declare an operator"
+        )
+        raise cell.error(message, line=options.option_line)
     reader = CellReader(cell, options)
     reader.check_functions()
     scanned = {f.name: f for f in scan(cell.text).functions}

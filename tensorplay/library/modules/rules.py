@@ -17,6 +17,7 @@ from tensorplay._dlpack import from_dlpack
 from tensorplay._tensor import Tensor
 from tensorplay.library.modules.shapes import Dims, is_alike, same_shape
 from tensorplay.library.modules.spec import DTYPES, Argument, KernelSpec, OperatorSpec
+from tensorplay.ops.elsewhere import allocator
 
 __all__ = ["InputRules"]
 
@@ -243,14 +244,7 @@ class InputRules:
         RuntimeError
             CuPy is not installed.
         """
-        try:
-            import cupy
-        except ImportError:
-            message = (
-                f"[{self._name}] outputs on a GPU are allocated by CuPy, which is not installed. "
-                "Write pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12."
-            )
-            raise RuntimeError(message) from None
+        cupy = allocator(self._name, "outputs")
         with cupy.cuda.Device(device.index):
             return from_dlpack(cupy.empty(shape, dtype.numpy))
 

@@ -127,7 +127,7 @@ def test_functions_that_launch_are_bound_instead_of_kernels() -> None:
         (ADD, {"debug": True}, "--debug is for .* compute-sanitizer"),
         (ADD, {"sanitize": "address"}, "--sanitize is for .* compute-sanitizer"),
         (ADD, {"isolate": True}, "--isolate is for"),
-        (ADD, {"contiguous": "copy"}, r"--contiguous copy is for .* x\.contiguous\(\)"),
+        (ADD, {"contiguous": "copy"}, r"--contiguous copy is for operators.* cupy\.ascontig"),
     ],
 )
 def test_what_a_cuda_cell_cannot_have_is_refused(

@@ -305,7 +305,9 @@ answers["no cupy"] = said(scale, gpu([1.0]))
         "TypeError: [cudaops::scale] argument 'x': expected float32 on cuda, got float64 on cuda:0."
     )
     assert "argument 'x': expected float32 in contiguous memory" in got["strided"]
-    assert got["strided"].endswith("Write cupy.ascontiguousarray(x).")
+    assert got["strided"].endswith(
+        "Write x.contiguous(), or cupy.ascontiguousarray(x) for an array of CuPy."
+    )
     assert "[cudaops::mm] launch: expected a grid of 0 to 2147483647 blocks" in got["grid"]
     assert "got -10" in got["grid"]
     assert "which is 'm - 20', where m = 10. Change launch:" in got["grid"]
@@ -320,6 +322,61 @@ answers["no cupy"] = said(scale, gpu([1.0]))
     assert "on cuda" in got["meta dtype"]
     assert got["log"] == []
     assert "outputs on a GPU are allocated by CuPy, which is not installed" in got["no cupy"]
+
+
+@pytest.mark.slow
+@needs_linux
+@needs_compiler
+def test_strided_inputs_are_copied_there_where_the_cell_says_so(
+    machine: Path, tmp_path: Path
+) -> None:
+    copies = SCALE.replace("doc:", "layout: copy\ndoc:")
+    mm, bump_ = (
+        text.replace("launch:", f"layout: {layout}\nlaunch:")
+        for text, layout in ((MATMUL, "contiguous"), (INPLACE, "copy"))
+    )
+    code = f"""
+import sys
+values = np.arange(12, dtype=np.float32).reshape(3, 4)
+views = {{"turned": values.T, "stepped": values[:, ::2], "reversed": values[::-1], "rows": values}}
+def try_all(label):
+    for name, view in views.items():
+        x = gpu(view, 1).requires_grad_()
+        y = tp.ops.cudaops.scale(x, 3.0)
+        y.backward(gpu(np.full(view.shape[::-1], 5).T, 1))
+        answers[f"{{label}} {{name}}"] = [
+            y.detach().cpu().tolist() == (3 * view).tolist(), x.grad.cpu().tolist()[0][0],
+            str(y.device), len(log()),
+        ]
+for option in ({copies!r}, {{}}), ({SCALE!r}, {{"contiguous": "copy"}}):
+    tpkernel.build(option[0], checks=False, **option[1])
+    try_all(option[0].count("layout"))
+x = gpu(values.T)
+y = x.contiguous()
+answers["same"] = [y.is_contiguous(), y.cpu().tolist() == values.T.tolist(), y.contiguous() is y]
+tpkernel.build({SCALE!r}, checks=False)
+answers["refused"] = said(tp.ops.cudaops.scale, x)
+tpkernel.build({MATMUL!r}, checks=False)
+answers["views"] = tp.ops.cudaops.mm(x, gpu(values[:, ::-1])).cpu().tolist() == (
+    values.T @ values[:, ::-1]).tolist()
+tpkernel.build({mm!r}, checks=False)
+answers["contiguous"] = said(tp.ops.cudaops.mm, x, gpu(values))
+tpkernel.build({bump_!r}, checks=False)
+answers["written"] = said(tp.ops.cudaops.bump_, x)
+tpkernel.build({copies!r}, checks=False)
+sys.modules["cupy"] = None
+answers["no cupy"] = said(x.contiguous)
+"""
+    got = run(code, machine, tmp_path)
+    for label in ("1", "0"):
+        for name in ("turned", "stepped", "reversed", "rows"):
+            assert got[f"{label} {name}"] == [True, 15.0, "cuda:1", 2]
+    assert got["same"] == [True, True, True]
+    assert "expected float32 in contiguous memory, got float32 with strides" in got["refused"]
+    assert got["views"] is True
+    assert "[cudaops::mm] argument 'x': expected float32 in contiguous memory" in got["contiguous"]
+    assert "It is written, so pass contiguous memory" in got["written"]
+    assert "[contiguous] row-major copies on a GPU are allocated by CuPy" in got["no cupy"]
 
 
 NUMBERS = """\

@@ -174,7 +174,8 @@ int check_layout(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
         a->flags & TP_FLAG_WRITES
             ? "It is written, so pass contiguous memory: a copy would receive the result instead."
         : g->device == kDLCUDA
-            ? "Write cupy.ascontiguousarray(" + name + ")."
+            ? "Write " + name + ".contiguous(), or cupy.ascontiguousarray(" + name +
+                  ") for an array of CuPy."
             : "Write " + name + ".contiguous(), or np.ascontiguousarray(" + name +
                   ") for a NumPy array.";
     const std::string expected = a->dtypes ? admitted_text(a->dtypes) + " in " : "";
