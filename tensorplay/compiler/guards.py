@@ -39,6 +39,14 @@ def _same_content(holder: Any, content: Any) -> bool:
     return _same_lists(list(holder), content)
 
 
+def _same_cache(cached: Any, counts: Any) -> bool:
+    """Tell whether a cache still holds what it held, as far as its counts tell."""
+    now = cached.cache_info()
+    if now.hits < counts.hits or now.misses < counts.misses:
+        return False  # it was emptied
+    return bool(now.misses == counts.misses or now.maxsize is None or now.currsize < now.maxsize)
+
+
 def _same_lists(found: list[Any], content: list[Any]) -> bool:
     return len(found) == len(content) and (
         all(map(operator.is_, found, content)) or all(map(same, found, content))
@@ -64,6 +72,8 @@ def holds(guard: Guard) -> bool:
             return bool(tuple(guard.holder) == guard.value)
         if guard.kind == "content":
             return _same_content(guard.holder, guard.value)
+        if guard.kind == "cache":
+            return _same_cache(guard.holder, guard.value)
         return same(_fetch(guard), guard.value)
     except (KeyError, AttributeError, ValueError, IndexError):
         return False
@@ -146,7 +156,8 @@ def guard_function(
         whether they require grad must be the same.
     """
     scope: dict[str, Any] = {
-        "same": same, "same_content": _same_content, "ndarray": np.ndarray,
+        "same": same, "same_content": _same_content, "same_cache": _same_cache,
+        "ndarray": np.ndarray,
     }  # fmt: skip
     lines: list[str] = []
     names: dict[int, str] = {}
@@ -162,8 +173,8 @@ def guard_function(
         if guard.kind == "names":
             lines.append(f"if tuple({holder}) != {value}: return None")
             continue
-        if guard.kind == "content":
-            lines.append(f"if not same_content({holder}, {value}): return None")
+        if guard.kind in {"content", "cache"}:
+            lines.append(f"if not same_{guard.kind}({holder}, {value}): return None")
             continue
         if guard.kind in {"global", "item"}:
             fetch = f"{holder}[{guard.key!r}]"

@@ -273,7 +273,7 @@ class Origin:
             and all(
                 isinstance(g.value, Tensor) or same(g.value, other.guards[place].value)
                 for place, g in self.guards.items()
-                if g.kind not in {"content", "names"}
+                if g.kind not in {"content", "names", "cache"}
             )
             and all(
                 _same_pinned(g.value, other.guards[place].value)

@@ -17,7 +17,8 @@ import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,7 +62,8 @@ class Guard:
     Attributes
     ----------
     kind
-        ``"global"``, ``"free"``, ``"attribute"``, ``"item"``, ``"missing"`` or ``"content"``.
+        ``"global"``, ``"free"``, ``"attribute"``, ``"item"``, ``"missing"``, ``"names"``,
+        ``"content"`` or ``"cache"``.
     holder
         The dictionary, cell or object.
     key
@@ -96,7 +98,7 @@ class Watch:
         self.guards: dict[Any, Guard] = {}
         #: Tensors from outside, by identity, each with the guard that finds it, if one does.
         self.tensors: dict[int, tuple[Tensor, Guard | None]] = {}
-        self._caches: dict[int, tuple[Any, int]] = {}  # functools.lru_cache, with its misses
+        self._caches: dict[int, tuple[Any, Any]] = {}  # functools.lru_cache, with its counts
         self.literals: set[str] = set()  # numbers that the code names
         self.backward_line: str | None = None  # of the last backward pass in the run
         self._outer: dict[int, Any] = {}  # objects from outside
@@ -163,7 +165,28 @@ class Watch:
             except _FoundError as problem:
                 problems.setdefault(reading.line, problem)
         self._names |= found.names
+        if "__class__" in code.co_freevars and code.co_argcount:
+            names = {path[0][1] for r in found.readings if (path := r.path) and path[0][0] == "."}
+            self._inherited(values.get("__class__"), values.get(code.co_varnames[0]),
+                            found.names | names)  # fmt: skip
         return problems
+
+    def _inherited(self, kind: Any, owner: Any, names: Iterable[str]) -> None:
+        """Guard what `super()` finds under these names in a method of the class `kind`."""
+        classes = (owner if isinstance(owner, type) else type(owner)).__mro__
+        if kind not in classes:
+            return
+        for name in names:
+            for base in classes[classes.index(kind) + 1 :]:
+                if _is_settled(base):
+                    break
+                if name in vars(base):
+                    text = f"{base.__name__}.{name}"
+                    self._add("item", vars(base), name, vars(base)[name], text, of=base)
+                    break
+                if hasattr(base, name):
+                    self._add("missing", vars(base), name, None, f"no {base.__name__}.{name}",
+                              of=base)  # fmt: skip
 
     def _where(self, code: types.CodeType, line: int | None) -> str:
         return line_of(code, line)
@@ -345,7 +368,7 @@ class Watch:
     ) -> None:
         """Guard that an attribute of a class is not hidden by one of the object, or replaced."""
         kind = type(holder)
-        if is_trusted_module(kind.__module__) and not kind.__module__.startswith("tensorplay.nn"):
+        if _is_settled(kind):
             return
         self._add("missing", own, name, None, f"no own {text}")
         if isinstance(static, (types.FunctionType, property)):
@@ -392,9 +415,11 @@ class Watch:
         if isinstance(value, (types.FunctionType, functools.partial, types.MethodType)):
             self._function(value, text, where)
         elif isinstance(value, functools._lru_cache_wrapper):
-            self._caches[id(value)] = value, value.cache_info().misses
+            self._caches[id(value)] = value, value.cache_info()
         elif isinstance(value, (list, tuple, set, frozenset, dict)):
             self._container(value, text, where)
+        elif isinstance(value, weakref.ref):
+            self.escape(value(), f"{text}()", where)
         elif isinstance(value, (type, types.ModuleType)):
             name = value.__module__ if isinstance(value, type) else value.__name__
             if not is_trusted_module(name):
@@ -444,8 +469,10 @@ class Watch:
             return
         self._add("attribute", value, "__code__", value.__code__, f"the code of {text}")
         self._add("attribute", value, "__defaults__", value.__defaults__, f"defaults of {text}")
-        for default in (value.__defaults__ or (), *(value.__kwdefaults__ or {}).values()):
-            self.escape(default, f"default of {text}", where)
+        named = value.__kwdefaults__
+        self._add("attribute", value, "__kwdefaults__", named, f"named defaults of {text}")
+        for defaults in (value.__defaults__, named):
+            self.escape(defaults, f"defaults of {text}", where)
 
     def _container(self, value: Any, text: str, where: str) -> None:
         if isinstance(value, dict):
@@ -480,8 +507,9 @@ class Watch:
     def clean_caches(self) -> str | None:
         """Empty the caches of functions in which the run left stand-ins; return one's name."""
         found = None
-        for cached, misses in self._caches.values():
-            if cached.cache_info().misses != misses and _holds_traced(gc.get_referents(cached)):
+        for cached, before in self._caches.values():
+            missed = cached.cache_info().misses != before.misses
+            if missed and _holds_traced(gc.get_referents(cached)):
                 cached.cache_clear()
                 found = str(getattr(cached, "__name__", "a function"))
         return found
@@ -494,6 +522,10 @@ class Watch:
             raise self.fail(found.what, line=found.line) from None
 
     def _settle(self) -> None:
+        for cached, before in self._caches.values():
+            counts = cached.cache_info()
+            if counts != before:  # what it remembers, it would compute anew once it is emptied
+                self._add("cache", cached, None, counts, f"the cache of {cached.__name__}")
         changed = True
         while changed:
             changed = False
@@ -555,7 +587,7 @@ class Watch:
             text = f"{text} is {value!r}"
         elif kind == "names":
             pass
-        elif kind == "content":
+        elif kind in {"content", "cache"}:
             text = f"{text} holds what it held"
         else:
             text = f"{text} is the same {type(value).__name__}"
@@ -578,6 +610,11 @@ def _holds_traced(values: list[Any]) -> bool:
             seen.add(id(value))
             stack.extend(value.values() if isinstance(value, dict) else value)
     return False
+
+
+def _is_settled(kind: type) -> bool:
+    """Tell whether nobody changes what a class has: those of Python's library and ours are."""
+    return is_trusted_module(kind.__module__) and not kind.__module__.startswith("tensorplay.nn")
 
 
 def _own(holder: Any) -> Any:

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import types
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -487,12 +488,14 @@ class Other(Base):
 
 
 def set_up():
-    def helper(x, by=2.0, table=(2.0, [2.0])):
-        return x * by * table[1][0]
+    def helper(x, by=2.0, table=(2.0, [2.0]), *, named=2.0):
+        return x * by * table[1][0] * named
 
+    base = Base()
     return types.SimpleNamespace(
-        base=Base(), kind=type("Kind", (Base,), {}), helper=helper, table={}, bare=Base()
-    )
+        base=base, kind=type("Kind", (Base,), {}), helper=helper, table={}, bare=Base(),
+        weak=weakref.ref(base),
+    )  # fmt: skip
 
 
 CHANGES = {
@@ -527,6 +530,18 @@ CHANGES = {
     "default": (
         lambda s, x: s.helper(x),
         lambda s: setattr(s.helper, "__defaults__", (5.0, (2.0, [2.0]))),
+    ),
+    "named default": (
+        lambda s, x: s.helper(x),
+        lambda s: setattr(s.helper, "__kwdefaults__", {"named": 5.0}),
+    ),
+    "content of the named defaults": (
+        lambda s, x: s.helper(x),
+        lambda s: s.helper.__kwdefaults__.update(named=5.0),
+    ),
+    "what a weak reference leads to": (
+        lambda s, x: x * s.weak().factor,
+        lambda s: setattr(s.base, "factor", 5.0),
     ),
     "content of a default": (
         lambda s, x: s.helper(x),
@@ -564,6 +579,49 @@ def test_what_is_replaced_later_is_seen(name: str, monkeypatch) -> None:
         found.append((before, f(one()).item()))
     assert found[0] == found[1]
     assert found[0][0] != found[0][1]
+
+
+def test_what_super_finds_is_guarded() -> None:
+    class First:
+        def method(self, x):
+            return x * 2
+
+    class Second(First):
+        pass
+
+    class Third(Second):
+        def method(self, x):
+            return super().method(x) + 1
+
+    third = Third()
+    f = compiled(lambda x: third.method(x) + 0)
+    assert f(one()).item() == 3
+    First.method = lambda self, x: x * 5
+    assert f(one()).item() == 6
+    Second.method = lambda self, x: x * 7
+    assert f(one()).item() == 8
+    del Second.method
+    assert f(one()).item() == 6
+
+
+def test_a_cache_that_was_emptied_is_asked_again() -> None:
+    state = {"factor": 2.0}
+
+    @functools.lru_cache
+    def factor(n):
+        return n * state["factor"]
+
+    f = compiled(lambda x: x * factor(3))
+    factor(3)  # what it remembers is not computed in the capture
+    assert f(one()).item() == 6
+    state["factor"] = 5.0
+    assert f(one()).item() == 6
+    factor.cache_clear()
+    assert f(one()).item() == 15
+    assert f(one()).item() == 15
+    factor(4)
+    assert f(one()).item() == 15
+    assert f.report().programs == 2
 
 
 def names_that_come_later(x):
