@@ -133,7 +133,15 @@ def _cpp(gm: GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Calla
                 f"[compile] no native code ({line}): compiled functions run step by step, by the "
                 "backend 'interpreter'.\n"
             )
-        return interpreter(gm, example_inputs)
+        from tensorplay.compiler.cpp.report import Region, Report
+
+        steps = tuple(n.name for n in gm.graph.nodes if n.op.startswith("call"))
+        why = "there is no compiler for native code"
+        call: Any = interpreter(gm, example_inputs)
+        call.report = Report(
+            (Region("python", steps, (), why),), (), 0.0, cached=False, writes=(), code=gm.code
+        )
+        return call  # type: ignore[no-any-return]
 
 
 def _register_built_in() -> None:
@@ -182,19 +190,23 @@ def lookup_backend(compiler_fn: str | Backend) -> Backend:
     TypeError
         It is neither a name nor a function.
     """
+    return _found(compiler_fn, "[compile] argument 'backend'")
+
+
+def _found(compiler_fn: str | Backend, where: str) -> Backend:
     if callable(compiler_fn):
         return compiler_fn
     given: Any = compiler_fn
     if not isinstance(given, str):
         message = (
-            "[compile] argument 'backend': expected the name of a backend or a function, got "
+            f"{where}: expected the name of a backend or a function, got "
             f"{type(given).__name__}."
         )
         raise TypeError(message)
     found = _backends.get(compiler_fn)
     if found is None:
         message = (
-            f"[compile] argument 'backend': expected one of {', '.join(sorted(_backends))}, got "
+            f"{where}: expected one of {', '.join(sorted(_backends))}, got "
             f"{compiler_fn!r}. Write tensorplay.compiler.register_backend(function, name=...)."
         )
         raise ValueError(message)
@@ -267,7 +279,7 @@ def unregister_backend(name: str) -> None:
     ValueError
         There is none of this name, or it is built in, or the default.
     """
-    lookup_backend(name)
+    _found(name, "[unregister_backend] argument 'name'")
     if name in BUILT_IN or name == _Default.name:
         what = "built in" if name in BUILT_IN else "the default"
         message = f"[unregister_backend] argument 'name': {name!r} is {what}."
@@ -284,7 +296,7 @@ def set_default_backend(backend: str | Backend) -> None:
     backend
         Its name, or a function.
     """
-    lookup_backend(backend)
+    _found(backend, "[set_default_backend] argument 'backend'")
     _Default.name = backend
 
 

@@ -104,8 +104,20 @@ class Program:
         self._backward_call: Callable[..., Any] | None = None
         self._constants = constants
         self._partial: dict[Any, tuple[Callable[..., Any], list[bool]]] = {}
+        self.call = self._made(self.forward, examples)
+
+    def _made(self, module: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
+        """Return what the backend makes of a graph."""
         with grad_mode.no_grad():
-            self.call = backend(self.forward, list(examples), **keywords)
+            call: Any = self._backend(module, list(examples), **self._keywords)
+        if not callable(call):
+            name = getattr(self._backend, "__name__", self._backend)
+            message = (
+                f"[compile] backend {name!r}: expected a function for the graph, got "
+                f"{type(call).__name__}. Write `return gm.forward` at its end."
+            )
+            raise TypeError(message)
+        return call  # type: ignore[no-any-return]
 
     def backward_without(
         self, examples: Sequence[Tensor], missing: tuple[int, ...]
@@ -133,8 +145,7 @@ class Program:
                 assert self.backward is not None  # noqa: S101 - there are gradients
                 graph, there, sized = without(self.backward.graph, missing)
                 module = GraphModule(dict(self._constants), graph, "Backward")
-                with grad_mode.no_grad():
-                    call = self._backend(module, list(examples), **self._keywords)
+                call = self._made(module, examples)
                 kept = iter(there)
                 found = call, [given and next(kept) for given in self.given]
                 self._partial[(missing, shapes) if sized else missing] = found
@@ -145,10 +156,8 @@ class Program:
         if self._backward_call is None:
             with self._lock:
                 if self._backward_call is None:
-                    with grad_mode.no_grad():
-                        self._backward_call = self._backend(
-                            self.backward, list(examples), **self._keywords
-                        )
+                    assert self.backward is not None  # noqa: S101 - there are gradients
+                    self._backward_call = self._made(self.backward, examples)
         return self._backward_call
 
 

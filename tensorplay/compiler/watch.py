@@ -470,7 +470,8 @@ class Watch:
         self._add("attribute", value, "__code__", value.__code__, f"the code of {text}")
         self._add("attribute", value, "__defaults__", value.__defaults__, f"defaults of {text}")
         named = value.__kwdefaults__
-        self._add("attribute", value, "__kwdefaults__", named, f"named defaults of {text}")
+        if value.__code__.co_kwonlyargcount:
+            self._add("attribute", value, "__kwdefaults__", named, f"named defaults of {text}")
         for defaults in (value.__defaults__, named):
             self.escape(defaults, f"defaults of {text}", where)
 
