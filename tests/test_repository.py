@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -22,6 +23,50 @@ def test_paths_named_in_a_document_exist(name: str) -> None:
     quoted = re.findall(r"`((?:tensorplay|magics|tests|notebooks)/[\w./-]*)`", text)
     missing = [path for path in (*linked, *quoted) if not (ROOT / path).exists()]
     assert missing == []
+
+
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
+
+
+def without_blocks(text: str) -> str:
+    """Return Markdown without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def links(text: str) -> list[tuple[str, str]]:
+    """Return path and heading of each link within the repository."""
+    return LINK.findall(re.sub(r"`[^`]*`", "", without_blocks(text)))
+
+
+def headings(text: str) -> list[str]:
+    """Return the headings of Markdown."""
+    return re.findall(r"^#+ (.+)$", without_blocks(text), re.MULTILINE)
+
+
+def anchor_on_a_forge(heading: str) -> str:
+    """Return the name that GitHub and GitLab give a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_links_of_a_page_lead_somewhere(path: Path) -> None:
+    for target, anchor in links(path.read_text()):
+        page = path.parent / target if target else path
+        assert page.exists(), target
+        assert not anchor or anchor in map(anchor_on_a_forge, headings(page.read_text())), anchor
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
+)
+def test_links_of_a_notebook_lead_somewhere(path: Path) -> None:
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    anchors = [heading.replace(" ", "-") for heading in headings(text)]  # JupyterLab's
+    assert links(text)
+    for target, anchor in links(text):
+        assert not target or (path.parent / target).exists(), target
+        assert not anchor or anchor in anchors, anchor
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 Kernel = Callable[[Any], Any]
 
@@ -66,6 +69,7 @@ class Alternative:
     name: str
     package: str
     text: str
+    language = "C++"
 
     def __init__(self) -> None:
         self.version = importlib.metadata.version(self.package)
@@ -232,6 +236,7 @@ class Numba(Alternative):
     """Numba's compiler for Python."""
 
     name, package, text = "Numba", "numba", PYTHON
+    language = "Python"
 
     def build(self, name: str, *, shift: int = 0, boundscheck: bool = False) -> Kernel:
         import numba
@@ -315,14 +320,15 @@ def row_of(kind: Alternative, folder: Path) -> dict[str, str]:
     every_second = np.arange(6, dtype=np.float32)[::2]
     return {
         "version": kind.version,
+        "written in": kind.language,
         "float64 in a float32 kernel": answer(lambda: twice(double), np.full(3, 2.0)),
-        "every second element, walked": answer(
+        "every second element of an array": answer(
             lambda: twice(kind.array(every_second)), 2 * every_second
         ),
         "gradient": kind.gradient(twice),
         "a wrong gradient": kind.wrong_gradient(),
         "a read past the end": kind.past_the_end(),
-        "a file without a compiler": carried(kind, folder / type(kind).__name__),
+        "a file that loads without a compiler": carried(kind, folder / type(kind).__name__),
     }
 
 
@@ -335,16 +341,44 @@ def alternatives() -> list[Alternative]:
     return found
 
 
+def columns(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the answers of each alternative by its name, built in a folder."""
+    return {kind.name: row_of(kind, folder) for kind in alternatives()}
+
+
+CACHES = ("TENSORPLAY_CACHE_DIR", "TVM_FFI_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the others
+def test_the_table_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed answers as README.md says."""
+    for variable in CACHES:
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    section = README.read_text("utf-8").partition("## Beside other ways")[2].partition("\n## ")[0]
+    head, _, *table = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("|")
+    )
+    written = {name: {row[0]: row[i] for row in table} for i, name in enumerate(head) if name}
+    answered = columns(tmp_path)
+    assert Ours.name in answered
+    for name, answers in answered.items():
+        # Versions are those of README's run.
+        assert {**written[name], "version": ""} == {**answers, "version": ""}, name
+
+
 def main() -> None:
     """Print the table."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for variable in ("TENSORPLAY_CACHE_DIR", "TVM_FFI_CACHE_DIR", "TORCH_EXTENSIONS_DIR"):
+        for variable in CACHES:
             os.environ[variable] = str(folder / variable)
-        kinds = alternatives()
-        rows = [row_of(kind, folder) for kind in kinds]
-    sys.stdout.write(f"| | {' | '.join(kind.name for kind in kinds)} |\n")
+        found = columns(folder)
+    kinds, rows = list(found), list(found.values())
+    sys.stdout.write(f"| | {' | '.join(kinds)} |\n")
     sys.stdout.write(f"|{'---|' * (len(kinds) + 1)}\n")
     for label in rows[0]:
         sys.stdout.write(f"| {label} | {' | '.join(row[label] for row in rows)} |\n")
