@@ -93,6 +93,7 @@ def test_wheel_holds_what_is_no_python(unpacked: Path) -> None:
     for pattern in (
         *("tensorplay/py.typed", "tpkernel/py.typed"),
         *("tensorplay/include/tensorplay/kernel.h", "tensorplay/utils/cpp_jit/runtime/*.cpp"),
+        "tensorplay/utils/cpp_jit/runtime/*.h",
         *("tpkernel/**/*.js", "tpkernel/**/*.css"),
         *("*.dist-info/licenses/LICENSE",),
     ):

@@ -171,7 +171,7 @@ def test_a_narrow_integer_beside_a_container_is_checked_as_everywhere():
 def test_an_engine_whose_containers_are_unknown_is_used_as_it_is(tmp_path, monkeypatch):
     runtime = tmp_path / "runtime"
     runtime.mkdir()
-    for source in support.RUNTIME.glob("*.cpp"):
+    for source in (*support.RUNTIME.glob("*.cpp"), *support.RUNTIME.glob("*.h")):
         text = source.read_text("utf-8")
         if source.name == "containers.cpp":
             text = "#error what is declared there is not there\n"
