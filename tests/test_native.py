@@ -222,13 +222,15 @@ def test_subclasses_go_in_and_batches_do_not(kernels: Any) -> None:
 
     assert kernels.kind(Mine([1.0, 2.0])) == 20321
     with pytest.raises(
-        RuntimeError, match=r"^\[native::first\] argument 'x': vmap: the elements of a batched"
+        RuntimeError, match=r"^\[native::first\] argument 'x' .*: vmap: the elements of a batched"
     ):
         tp.func.vmap(lambda x: tp.tensor(kernels.first(x)))(tp.ones(3, 2, dtype=tp.float64))
 
 
 def test_a_tensor_without_memory_does_not_go_in(kernels: Any) -> None:
-    text = r"^\[native::{}\] argument '{}': expected a tensor with memory on cpu, got one on meta\."
+    text = (
+        r"^\[native::{}\] argument '{}' .*: expected a tensor with memory on cpu, got one on meta\."
+    )
     with pytest.raises(ValueError, match=text.format("first", "x")):
         kernels.first(tp.ones(2, device="meta"))
     with pytest.raises(ValueError, match=text.format("copy", "out")):
@@ -246,7 +248,7 @@ def test_what_another_librarys_tensor_refuses_is_said(kernels: Any) -> None:
         def numpy(self) -> Any:
             raise RuntimeError("resolve the conjugate first")
 
-    with pytest.raises(RuntimeError, match=r"^\[native::first\] argument 'x': resolve the conj"):
+    with pytest.raises(RuntimeError, match=r"^\[native::first\] argument 'x' .*: resolve the conj"):
         kernels.first(Other())
 
 
@@ -350,7 +352,7 @@ tp.kept_until_exit = [m.same(x), m.make(3, 2, 64, 1, 1), m]
 
 def test_a_tensor_with_a_tangent_does_not_enter_a_kernel(kernels: Any) -> None:
     x = tp.ones(3, dtype=tp.float64)
-    with pytest.raises(RuntimeError, match=r"argument 'x': .* has a tangent"):
+    with pytest.raises(RuntimeError, match=r"argument 'x' .*: .* has a tangent"):
         tp.func.jvp(lambda a: tp.tensor(kernels.first(a)), (x,), (x,))
 
 

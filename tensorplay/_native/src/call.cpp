@@ -40,7 +40,7 @@ bool is_plain(const CallBase* self, PyObject* value) {
   PyTypeObject* type = Py_TYPE(value);
   constexpr unsigned long containers =
       Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS;
-  if ((type->tp_flags & containers) || type->tp_call != nullptr || is_numpy_scalar(value)) {
+  if ((type->tp_flags & containers) || type->tp_call != nullptr || is_special_to_numpy(value)) {
     return false;
   }
   // Memory, and objects of the engine's; of anything else it would make one that owns it.

@@ -206,7 +206,10 @@ bool is_known(DLDataType word) { return find(word) != nullptr; }
 
 bool is_tensor(PyObject* object) { return tensor_layout.is(object); }
 
-bool is_numpy_scalar(PyObject* object) { return PyArray_IsScalar(object, Generic); }
+bool is_special_to_numpy(PyObject* object) {
+  return PyArray_IsScalar(object, Generic) ||
+         (PyArray_Check(object) && !PyArray_CheckExact(object));
+}
 
 int from_object(void* object, DLManagedTensorVersioned** out) {
   *out = nullptr;

@@ -21,7 +21,8 @@ int to_object(DLManagedTensorVersioned* tensor, void** out);
 PyObject* view_of(PyObject* tensor, DLTensor* out, int64_t* sizes, int room);
 PyObject* configure(PyObject* module, PyObject* args);
 bool is_tensor(PyObject* object);
-bool is_numpy_scalar(PyObject* object);
+// Whether it is a scalar of NumPy, or an array of a class of its own, such as a masked one.
+bool is_special_to_numpy(PyObject* object);
 bool is_known(DLDataType word);  // one of the types of `configure`; needs no interpreter
 bool prepare_exchange();
 

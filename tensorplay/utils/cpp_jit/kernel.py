@@ -12,15 +12,17 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tensorplay import _native
+from tensorplay._dlpack import from_numpy, writable_alias
 from tensorplay.utils.cpp_jit.callbacks import Callback, joined_traceback, original
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.held import prepare
 from tensorplay.utils.cpp_jit.places import frame_of
-from tensorplay.utils.cpp_jit.refusals import kind_of, mismatch, unreadable
+from tensorplay.utils.cpp_jit.refusals import argument, mismatch, undescribed, unreadable
 from tensorplay.utils.cpp_jit.source import Parameter
 from tensorplay.utils.cpp_jit.values import (
     CONTAINERS,
     PLAIN,
+    MaskedError,
     from_engine,
     leaves,
     replaced,
@@ -42,6 +44,7 @@ _VIEW = re.compile(
     r"\s*(const\s+)?(::)?((tvm::ffi::|ffi::)?TensorView\s*(const\s*)?&?|tp::(In|Out|InOut)<.*>)\s*$",
     re.DOTALL,
 )
+_OF_OTHERS = 2  # what `dtype.isbuiltin` is for types that other packages add to NumPy
 _MOST_VIEWS = 16  # bits of the word that tells which they are
 
 
@@ -131,7 +134,10 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
                     "got None. Write tvm::ffi::Optional<…> in C++ if it may be left out."
                 )
         made: list[Callback] = []
-        given = tuple([to_engine(value, made) for value in args])
+        try:
+            given = tuple([to_engine(value, made) for value in args])
+        except MaskedError as error:
+            raise self._masked(args, error) from None
         try:
             result = self._function(*given)
             failed = None
@@ -188,6 +194,15 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
                 error.args = (text,)
         return error
 
+    def _masked(self, args: tuple[Any, ...], error: MaskedError) -> TypeError:
+        """Return the error for an array with a mask, with the argument that it is in."""
+        for position, passed in enumerate(args):
+            for path, value in leaves(passed):
+                if value is error.array:
+                    at = path and f" at {path}"
+                    return TypeError(f"[{self._shown}] {self._argument(position)}{at}: {error}")
+        return error
+
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Put keyword arguments and defaults at their positions."""
         parameters = self._parameters
@@ -230,10 +245,7 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         return f"{self.__module__}::{self.__name__}"
 
     def _argument(self, position: int) -> str:
-        parameters = self._parameters or ()
-        if position < len(parameters) and parameters[position].name:
-            return f"argument {parameters[position].name!r}"
-        return f"argument #{position}"
+        return argument(position, [p.name for p in self._parameters or ()])
 
     def _check_depth(self, position: int, value: Any) -> None:
         """Refuse a container that holds itself or has more levels than a stack has room for."""
@@ -262,23 +274,24 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         """
         values: list[Any] = []
         watched: list[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
-        for position, argument in enumerate(args):
+        for position, given in enumerate(args):
             by: dict[str, Any] = {}
-            for path, value in leaves(argument):
+            for path, value in leaves(given):
                 where = f"[{self._shown}] {self._argument(position)}{path and f' at {path}'}"
                 self._check_exported(where, value, error)
                 array = _read_only_array(value, where, error)
                 if array is None:
+                    if isinstance(value, np.ndarray) and value.dtype.isbuiltin == _OF_OTHERS:
+                        by[path] = _with_our_word(value)
                     continue
                 if not path and self._is_read_only(position):
-                    from tensorplay._dlpack import writable_alias
-
-                    by[path] = writable_alias(array)
+                    by[path] = _with_our_word(writable_alias(array))
                 else:
                     before = np.array(array, order="K", copy=True)
-                    by[path] = before.copy(order="K")
-                    watched.append((where, before, by[path]))
-            values.append(replaced(argument, by) if by else argument)
+                    copy = before.copy(order="K")
+                    by[path] = _with_our_word(copy)
+                    watched.append((where, before, copy))
+            values.append(replaced(given, by) if by else given)
         if all(new is old for new, old in zip(values, args, strict=True)):
             raise self._refused(args, error)
         try:
@@ -323,17 +336,15 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
 
     def _refused(self, args: tuple[Any, ...], error: BufferError) -> Exception:
         """Return the error for an argument that cannot be exported for a reason of its own."""
-        for position, argument in enumerate(args):
-            for path, value in leaves(argument):
+        for position, given in enumerate(args):
+            for path, value in leaves(given):
                 if not hasattr(type(value), "__dlpack__"):
                     continue
                 try:
                     value.__dlpack__()
                 except (BufferError, TypeError, ValueError) as reason:
-                    made = TypeError(
-                        f"[{self._shown}] {self._argument(position)}{path and f' at {path}'}: "
-                        f"expected memory that DLPack can describe, got {kind_of(value)}: {reason}"
-                    )
+                    where = f"[{self._shown}] {self._argument(position)}{path and f' at {path}'}"
+                    made = undescribed(where, value, reason)
                     made.__cause__ = error
                     return made
         return error
@@ -436,6 +447,19 @@ def _read_only_array(value: Any, where: str, error: BufferError) -> np.ndarray[A
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         return value
     return None
+
+
+def _with_our_word(array: np.ndarray[Any, Any]) -> Any:
+    """Return a tensor on an array of a type that NumPy lacks, such as bfloat16; others as they are.
+
+    NumPy's export has no words for such types, and DLPack has.
+    """
+    if array.dtype.isbuiltin != _OF_OTHERS:
+        return array
+    try:
+        return from_numpy(array)
+    except TypeError:  # the runtime has no such type either: NumPy's reason is told
+        return array
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorplay._dlpack import Tensor, dtype
 
-__all__ = ["kind_of", "mismatch", "spoken", "unreadable"]
+__all__ = ["argument", "kind_of", "mismatch", "spoken", "undescribed", "unreadable"]
 
 _MISMATCH = re.compile(
     r"^Mismatched type on argument #(\d+) when calling: `.*`\. Expected `(.*)` but got `(.*)`$",
@@ -137,7 +137,7 @@ def mismatch(error: BaseException, place: str, names: Sequence[str], args: Seque
         if re.sub(r"#\d+$", "", got) == re.sub(r"#\d+$", "", found[2]):
             got += " of another definition of the class"
             advice = " Make it again with the library that is called."
-    return f"{place} {_shown(position, names)}: expected {expected}, got {got}.{advice}\n{error}"
+    return f"{place} {argument(position, names)}: expected {expected}, got {got}.{advice}\n{error}"
 
 
 def unreadable(
@@ -164,7 +164,7 @@ def unreadable(
         for position, value in enumerate(args):
             if any(text == error.object for text in _texts(value)):
                 return ValueError(
-                    f"{place} {_shown(position, names)}: expected text that UTF-8 has bytes for, "
+                    f"{place} {argument(position, names)}: expected text that UTF-8 has bytes for, "
                     f"got {error.object[error.start]!r} at {error.start}. Write "
                     "x.encode(errors='replace')."
                 )
@@ -174,10 +174,40 @@ def unreadable(
         text = value if isinstance(value, str) else value.decode(errors="replace")
         if str(error) == f"unknown dtype `{text}`":
             return ValueError(
-                f"{place} {_shown(position, names)}: expected the name of a dtype such as "
+                f"{place} {argument(position, names)}: expected the name of a dtype such as "
                 f"'float32', got {value!r}."
             )
     return None
+
+
+def undescribed(where: str, value: Any, reason: BaseException) -> TypeError:
+    """Return what to raise for memory that DLPack has no word for.
+
+    Parameters
+    ----------
+    where
+        Kernel and argument.
+    value
+        What was passed.
+    reason
+        What it said when it was asked for its memory.
+    """
+    advice = ""
+    if isinstance(value, np.ndarray):
+        kind = value.dtype
+        if not kind.isnative:
+            advice = f" Write x.astype('{kind.newbyteorder('=')}')."
+        elif kind.kind in "fc" and kind.isbuiltin == 1:
+            if any(stride % kind.itemsize for stride in value.strides):
+                advice = " Write x.copy()."
+            else:  # such as long double
+                advice = f" Write x.astype('{'float64' if kind.kind == 'f' else 'complex128'}')."
+        elif kind.kind in "biu":
+            advice = " Write x.copy()."
+    text = re.sub(r"^\[\w+\] ", "", str(reason))
+    return TypeError(
+        f"{where}: expected memory that DLPack can describe, got {kind_of(value)}: {text}{advice}"
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -192,7 +222,8 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _shown(position: int, names: Sequence[str]) -> str:
+def argument(position: int, names: Sequence[str]) -> str:
+    """Return how a message calls an argument: by name and position, or position alone."""
     name = names[position] if position < len(names) else ""
     return f"argument {name!r} (position {position})" if name else f"argument #{position}"
 

@@ -44,6 +44,17 @@ _VALUES_READ_BY_ENGINE = (
 )
 
 
+class MaskedError(TypeError):
+    """Raised where an array with a mask, which C++ would not see, was to become a value."""
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(
+            "expected an array without a mask, got a masked array, whose mask no kernel sees. "
+            "Write x.filled(value)."
+        )
+        self.array = array
+
+
 def to_engine(value: Any, made: list[Any] | None = None) -> Any:
     """Return a value in a form that the engine converts.
 
@@ -53,6 +64,11 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
         What a person passes or a callback returns.
     made
         Gets the `Callback` objects made on the way.
+
+    Raises
+    ------
+    MaskedError
+        It is or holds an array with a mask.
     """
     kind = type(value)
     if kind in PLAIN or kind is Tensor or kind is np.ndarray:
@@ -77,6 +93,8 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
     if isinstance(value, np.generic):
         value = _number(value)
         kind = type(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise MaskedError(value)
     if callable(value) and not _is_read(kind, value):
         return _function(value, made)
     if isinstance(value, (numbers.Real, str, bytes, bytearray, Exception)) or any(

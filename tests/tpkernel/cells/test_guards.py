@@ -56,6 +56,13 @@ def test_a_float64_array_in_a_float32_kernel(add1):  # B010
     assert (out == -1).all()
 
 
+@pytest.mark.parametrize("dtype", [tp.float8_e5m2, tp.float8_e4m3fn], ids=str)
+def test_types_beyond_those_of_kernels_have_their_names(add1, dtype):
+    text = refusal(add1, tp.ones(4).to(dtype), np.zeros(4, np.float32), kind=TypeError)
+    name = str(dtype).removeprefix("tensorplay.")
+    assert text.startswith(f"[add1] argument 'x': expected float32 on cpu, got {name} on cpu.")
+
+
 VIEWS = [lambda x: x[::2], lambda x: x[:4][::-1], lambda x: x.reshape(4, 2)[:, 1]]
 
 

@@ -85,6 +85,10 @@ class Mine:
         return "Mine()"
 
 
+class Marked(np.ndarray):
+    pass
+
+
 def double(x: int) -> int:
     return 2 * x
 
@@ -327,6 +331,59 @@ def test_what_any_value_comes_back_as(kernels, argument: str) -> None:
         assert math.isnan(got)
     else:
         assert got is value or got == value
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_arrays_of_types_that_numpy_lacks(kernels, name: str) -> None:
+    array = np.arange(6).astype(name).reshape(2, 3)
+    frozen = array.copy()
+    frozen.flags.writeable = False
+    for given in (array, array.T, array[::-1], frozen):
+        assert kernels["tensor"](given) == kernels["owned"](given) == 6
+        assert kernels["tensors"]([given, tp.ones(2)]) == 8
+        got = kernels["anything"](given)
+        assert type(got) is tp.Tensor
+        assert got.dtype is getattr(tp, name)
+        assert got.tolist() == given.tolist()
+    kernels["anything"](array)[1, 2] = 7  # one memory
+    assert array[1, 2] == 7
+
+
+@pytest.mark.parametrize(
+    ("array", "end"),
+    [
+        (np.ones(2, ">f8"), "native byte order. Write x.astype('float64')."),
+        (np.ones(2, ">i2"), "native byte order. Write x.astype('int16')."),
+        (np.zeros(3, "i1,f4")["f1"], "multiple of itemsize. Write x.copy()."),
+        (np.zeros(3, "i1,i4")["f1"], "multiple of itemsize. Write x.copy()."),
+        (np.ones(2, np.longdouble), "Write x.astype('float64')."),
+        (np.ones(2, np.clongdouble), "Write x.astype('complex128')."),
+    ],
+    ids=lambda value: str(value.dtype) if hasattr(value, "dtype") else "",
+)
+def test_memory_that_dlpack_cannot_describe_says_what_to_write(kernels, array, end: str) -> None:
+    for parameter in ("tensor", "maybe", "integer"):
+        with pytest.raises(TypeError) as raised:
+            kernels[parameter](array)
+        text = str(raised.value)
+        assert "] argument 'x' (position 0): expected memory that DLPack can describe, got" in text
+        assert text.endswith(end)
+
+
+def test_the_mask_of_an_array_is_not_lost(kernels) -> None:
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    for parameter, value, at in (
+        ("tensor", masked, ""),
+        ("anything", {"a": [1, masked]}, r" at \['a'\]\[1\]"),
+        ("tensors", [masked], r" at \[0\]"),
+    ):
+        with pytest.raises(
+            TypeError, match=rf"'x' \(position 0\){at}: expected an array without a"
+        ):
+            kernels[parameter](value)
+    with pytest.raises(TypeError, match=r"without a mask.* Write x\.filled\(value\)\."):
+        kernels["function"](lambda x: masked)
+    assert kernels["tensor"](np.ones(2).view(Marked)) == 2  # another class of arrays
 
 
 def test_tensors_of_torch(kernels) -> None:

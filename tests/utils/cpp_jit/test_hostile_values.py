@@ -70,7 +70,9 @@ def test_depth_of_containers(module: cpp_jit.Module) -> None:
 
 def test_no_function_where_one_is_called(module: cpp_jit.Module) -> None:
     assert module.run(lambda x: x + 1) == 21
-    with pytest.raises(TypeError, match="argument 'f': expected a function or module, got None"):
+    with pytest.raises(
+        TypeError, match=r"argument 'f' \(position 0\): expected a function or module, got None"
+    ):
         module.run(None)
 
 

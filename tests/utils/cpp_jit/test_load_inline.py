@@ -270,7 +270,7 @@ def test_b026_a_read_only_array_is_read_and_never_written(kernels):
     out = np.zeros(4, np.float32)
     kernels.scale_cpu(x, out, 2.0)
     np.testing.assert_array_equal(out, [0, 2, 4, 6])
-    with pytest.raises(ValueError, match="argument 'out': expected a writable array"):
+    with pytest.raises(ValueError, match=r"argument 'out' .*: expected a writable array"):
         kernels.scale_cpu(out, x, 2.0)
     np.testing.assert_array_equal(x, [0, 1, 2, 3])
     assert not x.flags.writeable

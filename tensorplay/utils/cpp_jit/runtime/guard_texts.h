@@ -61,8 +61,18 @@ inline int32_t dtype_code(DLDataType t) {
 inline std::string dtype_text(DLDataType t) {
   const int32_t code = dtype_code(t);
   if (code >= 0) return kDtypeNames[code];
-  return "dtype(code=" + std::to_string(t.code) + ", bits=" + std::to_string(t.bits) +
-         ", lanes=" + std::to_string(t.lanes) + ")";
+  TVMFFIAny name{};  // the engine's, such as float8_e5m2
+  if (TVMFFIDataTypeToString(&t, &name) != 0) {
+    TVMFFIObjectHandle error = nullptr;
+    TVMFFIErrorMoveFromRaised(&error);
+    if (error) TVMFFIObjectDecRef(error);
+    return "dtype(code=" + std::to_string(t.code) + ", bits=" + std::to_string(t.bits) +
+           ", lanes=" + std::to_string(t.lanes) + ")";
+  }
+  const TVMFFIByteArray bytes = tp_rt_string(&name);
+  const std::string text(bytes.data, bytes.size);
+  if (name.type_index >= kTVMFFIStaticObjectBegin) TVMFFIObjectDecRef(name.v_obj);
+  return text;
 }
 
 inline std::string device_text(DLDevice d) {
