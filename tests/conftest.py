@@ -42,6 +42,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[variable] = str(path)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return two processes for all tests, and none besides pytest's own for a selection of them.
+
+    Processes take seconds to start, and hide what ``-s`` would show. And nothing may run beside
+    tests that compare times, which a selection is by their marker.
+    """
+    everything = [os.path.normpath(path) for path in config.args] == config.getini("testpaths")
+    selected = config.option.keyword or config.getoption("lf", default=False)
+    marked = config.option.markexpr not in config.getini("addopts")
+    return 0 if not everything or selected or marked or config.option.capture == "no" else 2
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     root = config.stash.get(_session_folder, None)
     if root is not None:

@@ -87,6 +87,35 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert done.stdout == block[1]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "processes"),
+    [
+        ("", 2),
+        ("-x --durations=9", 2),
+        ("tests/", 2),
+        ("-p no:cacheprovider", 2),
+        ("tests/ops", 0),
+        ("tests/test_repository.py::test_processes", 0),
+        ("-k values", 0),
+        ("-m benchmark", 0),
+        ("-m long", 0),
+        ("--last-failed", 0),
+        ("-s", 0),
+    ],
+)
+def test_all_tests_run_in_two_processes_and_a_selection_in_one(
+    arguments: str, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InsteadOfRunning:
+        def pytest_cmdline_main(self, config: pytest.Config) -> int:
+            assert config.option.dist == ("worksteal" if processes else "no")
+            assert len(config.option.tx) == processes
+            return int(config.option.numprocesses)
+
+    monkeypatch.chdir(ROOT)
+    assert pytest.main(arguments.split(), plugins=[InsteadOfRunning()]) == processes
+
+
 def test_what_ci_needs_is_no_skip_there(
     missing: Callable[[str], NoReturn], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ def documented(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return {name for kind, items in inventory.items() if kind[:3] == "py:" for name in items}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_name_has_an_entry(module: str, documented: set[str]) -> None:
     names = importlib.import_module(module).__all__
@@ -55,7 +55,7 @@ def test_every_public_name_has_an_entry(module: str, documented: set[str]) -> No
     assert missing == set()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_public_method_of_tensors_has_an_entry(documented: set[str]) -> None:
     import tensorplay
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from tests.tpkernel.shell import ADD1, SOFTPLUS, Shell
 from tpkernel.worker.crash_record import CrashRecord, RecordedKernel, last_calls
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system")
+
+ROOT = Path(__file__).resolve().parents[3]
 
 SESSION = """
 import faulthandler
@@ -32,6 +35,17 @@ shell.kernel('''void poke(tvm::ffi::TensorView x, int64_t n) {
 }''')
 shell.run("import numpy as np; poke(np.zeros((3, 4), 'float32'), 10_000_000)")
 """
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start sessions in a folder of the test's own.
+
+    Without a terminal and a kernel that is what a session knows the one before it by, and shells of
+    other tests, in another process, may start in between.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
 
 
 def session(code: str) -> subprocess.CompletedProcess[str]:

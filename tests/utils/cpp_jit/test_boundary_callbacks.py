@@ -217,7 +217,7 @@ def show(t: tp.Tensor) -> str:
     return repr(t)
 
 
-@pytest.mark.parametrize("function", [abs, str, "abc".replace, print], ids=repr)
+@pytest.mark.parametrize("function", [abs, str, "abc".replace, print])
 def test_any_callable_is_a_function(m, function: Any) -> None:
     assert m.echo(function) is function
 
