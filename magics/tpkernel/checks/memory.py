@@ -27,7 +27,7 @@ from tensorplay.utils.cpp_jit import allocator
 from tpkernel.checks.samples import Sample, flat_results, leaf
 from tpkernel.report.report import Finding
 
-__all__ = ["DAMAGE", "MemoryWatch", "check_memory"]
+__all__ = ["DAMAGE", "MemoryWatch", "call_with_gradient", "check_memory"]
 
 #: Codes of findings after which the memory of the process cannot be trusted.
 DAMAGE = frozenset({"writes_outside", "writes_input"})
@@ -48,6 +48,8 @@ _ELEMENTS = (0x3F, 0xBF)
 # addition visibly: `out[i] += x[i]` changes both.
 _FILLS = {"f": (1234.5, -4321.25), "c": (1234.5 + 7j, -4321.25 - 3j), "b": (False, True)}
 _OTHER_FILLS = (85, 42)
+# How often each of the calls that differ is repeated: what draws one bit may give it twice.
+_CONFIRMATIONS = 6
 # An index computed from values is out of range where a made sample is outside the domain.
 _DOMAIN = "Where the operator has a domain, such as 0 <= x < 1, declare samples: from it."
 
@@ -230,9 +232,9 @@ class _WatchedKernel:
         by_zone = _difference(first, other_zone, kept)
         if by_fill is None and by_zone is None:
             return
-        again = self.once(values, 0, 0)
-        if _difference(first, again, {}) is not None:
-            return  # random, or it keeps state: the gradcheck's own finding
+        if not self.repeats(values, first, other_fill, other_zone):
+            self.watch.unlike = True
+            return
         if by_fill is not None:
             self.note(
                 "reads_output",
@@ -248,6 +250,17 @@ class _WatchedKernel:
                 "the kernel's",
                 self.advice("read"),
             )
+
+    def repeats(
+        self, values: Sequence[Any], first: _Call, other_fill: _Call, other_zone: _Call
+    ) -> bool:
+        """Whether calls on the same memory give the same: else chance or state is the cause."""
+        seen = ((first, 0, 0), (other_fill, 1, 0), (other_zone, 0, 1))
+        return all(
+            _difference(call, self.once(values, fill, zone), {}) is None
+            for _ in range(_CONFIRMATIONS)
+            for call, fill, zone in seen
+        )
 
     def note_not_written(self, name: str, kept: np.ndarray[Any, Any]) -> None:
         self.note(
@@ -293,11 +306,14 @@ class MemoryWatch:
         As given.
     findings
         What has been found since they were last taken.
+    unlike
+        Whether a kernel gave other results on the same arguments and memory.
     """
 
     def __init__(self, spec: CellSpec, kernels: SimpleNamespace, *, enabled: bool = True) -> None:
         self.enabled = enabled
         self.findings: list[Finding] = []
+        self.unlike = False
         self._kernels = kernels
         self._specs = {k.export: k for k in spec.kernels}
         self._saved: dict[str, Any] = {}
@@ -385,7 +401,7 @@ def check_memory(
                 wanted = [n for n, owner in sample.leaves(spec).items() if owner in inputs]
                 for name in wanted:
                     leaf(arguments, name).requires_grad_(True)
-                _call_with_gradient(definition, arguments, wanted)
+                call_with_gradient(definition, arguments, wanted)
         except Exception as problem:  # noqa: BLE001  (a person's kernel and formula, any error)
             if not failed:
                 message = f"not finished on {text}: {type(problem).__name__}: {problem}"
@@ -394,16 +410,21 @@ def check_memory(
         yield from watch.take()
 
 
-def _call_with_gradient(definition: Any, arguments: Mapping[str, Any], wanted: list[str]) -> None:
+def call_with_gradient(
+    definition: Any, arguments: Mapping[str, Any], wanted: Sequence[str]
+) -> Sequence[Any]:
+    """Call an operator and return the gradients of its results' sum, none where it has none."""
     result = definition(**arguments)
     ends = [r for r in flat_results(result) if r.requires_grad]
-    if ends and wanted:
-        tp.autograd.grad(
-            ends,
-            [leaf(arguments, n) for n in wanted],
-            grad_outputs=[tp.ones_like(r.detach()) for r in ends],
-            allow_unused=True,
-        )
+    if not ends or not wanted:
+        return ()
+    found: Sequence[Any] = tp.autograd.grad(
+        ends,
+        [leaf(arguments, n) for n in wanted],
+        grad_outputs=[tp.ones_like(r.detach()) for r in ends],
+        allow_unused=True,
+    )
+    return found
 
 
 def _is_members(argument: Argument, value: Any) -> bool:

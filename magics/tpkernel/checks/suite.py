@@ -21,7 +21,7 @@ from tpkernel.checks.devices import not_run, reachable, runs_on_gpu, unreachable
 from tpkernel.checks.gradchecks import gradchecks, said_of
 from tpkernel.checks.memory import MemoryWatch, check_memory
 from tpkernel.checks.opchecks import opchecks
-from tpkernel.checks.repeats import check_layouts, check_repeats
+from tpkernel.checks.repeats import MANY, check_layouts, check_repeats, not_compared
 from tpkernel.checks.samples import Sample, make_samples, preferred_dtypes
 from tpkernel.checks.varying import varied_samples
 from tpkernel.checks.verdicts import is_bad
@@ -162,43 +162,87 @@ def _checked(
             found += wrong
         if "memory" in checks:
             yield from found
-    if "gradcheck" in checks:
-        if wrong:
-            level: Literal["error", "note"] = "note"
-            message = "not run: it would show what the memory check has found"
-            if "memory" not in checks:
-                level, message = "error", f"not run before this is mended: {wrong[0].message}"
-            yield Finding("gradcheck", operator.name, level, message, code=wrong[0].code)
-        else:
-            yield from only_defaults
-            settings = GradcheckSettings(seed=seed)
-            records = list(gradchecks(operator, definition, samples, settings, progress))
-            yield from records
-            if not any(map(_failed, records)):
-                yield from check_zeros(operator, definition, zeros, progress)
-    if "validation" in checks:
-        yield from _judged(
-            operator, _validation(operator, definition, samples[-1], watch, progress)
-        )
-        if "memory" in checks:
-            yield from watch.take()
-        if not wrong:
-            dtypes = preferred_dtypes(operator)
-            if not runs_on_gpu(operator):  # where copies lie contiguous
-                yield from check_layouts(operator, definition, samples[-1], dtypes, progress)
-            yield from check_repeats(
-                operator,
-                definition,
-                kernels,
-                make_samples(operator, seed=seed + 1),
-                dtypes,
-                lambda: fresh_kernels(spec, library),
-                progress,
-            )
-    if "opcheck" in checks and not wrong:
+    if wrong:
+        if "gradcheck" in checks:
+            yield _instead_of_gradcheck(operator, wrong[0], said="memory" in checks)
+        if "validation" in checks:
+            yield from _validated(operator, definition, samples[-1], watch, checks, progress)
+        return
+
+    def unlike(calls: int) -> Finding | None:
+        found = check_repeats(
+            operator, definition, kernels, make_samples(operator, seed=seed + 1),
+            preferred_dtypes(operator), lambda: fresh_kernels(spec, library), progress, calls=calls,
+        )  # fmt: skip
+        return next(found, None)
+
+    def gradients() -> Iterator[Record]:
+        settings = GradcheckSettings(seed=seed)
+        records = list(gradchecks(operator, definition, samples, settings, progress))
+        yield from (*only_defaults, *records)
+        if not any(map(_failed, records)):
+            yield from check_zeros(operator, definition, zeros, progress)
+
+    def layouts() -> Iterator[Record]:
+        dtypes = preferred_dtypes(operator)
+        if not runs_on_gpu(operator):  # where copies lie contiguous
+            yield from check_layouts(operator, definition, samples[-1], dtypes, progress)
+
+    def declared() -> Iterator[Record]:
         # A rule for a shape may forget what has a default, too.
         sample = next((s for s in reversed(samples) if s.given), samples[0])
         yield from opchecks(operator, definition, sample, progress)
+
+    steps = {"gradcheck": gradients, "validation": layouts, "opcheck": declared}
+    steps = {check: step for check, step in steps.items() if check in checks}
+    yield from _compared(steps, unlike, MANY if watch.unlike else 2)
+    if "validation" in checks:
+        yield from _validated(operator, definition, samples[-1], watch, checks, progress)
+
+
+def _compared(
+    steps: Mapping[str, Callable[[], Iterator[Record]]],
+    unlike: Callable[[int], Finding | None],
+    calls: int,
+) -> Iterator[Record]:
+    """Run checks that compare results, which means something where equal calls are equal.
+
+    A few calls are looked at before; many, which take as long as a gradcheck, where a check fails.
+    """
+    cause = unlike(calls) if steps else None
+    left = list(steps)
+    while left and cause is None:
+        records = list(steps[left[0]]())
+        cause = unlike(MANY) if any(map(_failed, records)) else None
+        if cause is None:
+            yield from records
+            left.pop(0)
+    if cause is not None:
+        yield cause
+        yield from (not_compared(check, cause) for check in left if check != "validation")
+
+
+def _instead_of_gradcheck(operator: OperatorSpec, wrong: Finding, *, said: bool) -> Finding:
+    """Return what stands in place of a gradcheck of a kernel that damages memory."""
+    level: Literal["error", "note"] = "note"
+    message = "not run: it would show what the memory check has found"
+    if not said:
+        level, message = "error", f"not run before this is mended: {wrong.message}"
+    return Finding("gradcheck", operator.name, level, message, code=wrong.code)
+
+
+def _validated(
+    operator: OperatorSpec,
+    definition: Any,
+    sample: Sample,
+    watch: MemoryWatch,
+    checks: tuple[str, ...],
+    progress: Progress,
+) -> Iterator[Record]:
+    """Yield the table of one operator, and what its calls did to memory."""
+    yield from _judged(operator, _validation(operator, definition, sample, watch, progress))
+    if "memory" in checks:
+        yield from watch.take()
 
 
 def _errors(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -206,10 +250,10 @@ def _errors(findings: Iterable[Finding]) -> Iterator[Finding]:
     return (f for f in findings if f.level == "error")
 
 
-def _failed(record: GradcheckFacts | Finding) -> bool:
-    if isinstance(record, GradcheckFacts):
-        return is_bad(record.verdict)
-    return record.level == "error"
+def _failed(record: Record) -> bool:
+    if isinstance(record, Finding):
+        return record.level == "error"
+    return is_bad(record.verdict)
 
 
 # -- validation -----------------------------------------------------------------------------------

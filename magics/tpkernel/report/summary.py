@@ -64,6 +64,9 @@ _HEADLINES = {
     "reads_output": "output depends on old memory",
     "reads_outside": "reads outside its memory",
     "gradient_at_zero": "gradient wrong at 0 or 1",
+    "keeps_state": "keeps state between calls",
+    "non_deterministic": "not deterministic",
+    "ignores_strides": "ignores strides",
 }
 _PAIR_CODES = {"gradient_shape": "gradient of wrong shape"}
 _EXAMPLES = ("int64", "float64", "float32")

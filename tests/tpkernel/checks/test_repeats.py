@@ -45,7 +45,7 @@ KEEPS = {
 def test_a_kernel_that_keeps_something_between_calls(kind, in_process):
     found = [f for f in findings(*KEEPS[kind], in_process=in_process) if f.code]
     (finding,) = found
-    assert (finding.check, finding.operator) == ("validation", "repeats::f")
+    assert (finding.check, finding.operator) == ("repeated calls", "repeats::f")
     assert finding.code == "keeps_state"
     assert "static or global variable" in finding.message
 
@@ -67,6 +67,75 @@ def test_chance_is_told_from_state():
 )
 def test_what_gives_the_same_result_is_left_alone(body):
     assert findings(body, "#include <vector>") == []
+
+
+UNLIKE = """\
+/*---
+op: repeats::g(Tensor x) -> Tensor
+derivatives:
+  x: grad * 2
+---*/
+#include <atomic>
+#include <random>
+template <typename T> void g(tp::In<T> x, tp::Out<T> out) {
+  static int calls = 0;
+  static std::mt19937 drawn(std::random_device{}());
+  ++calls;
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = BODY;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("2 * x[i] + T(drawn() % 1000) * T(1e-12)", "non_deterministic"),  # far below tolerances
+        ("(drawn() & 1) ? 2 * x[i] : 0", "non_deterministic"),
+        ("2 * x[i] + calls", "keeps_state"),
+        ("2 * x[i] * (calls % 7 ? 1 : 2)", "keeps_state"),  # most calls are alike
+        ("2 * x[i] * (calls % 23 ? 1 : 2)", "keeps_state"),
+    ],
+)
+def test_one_cause_has_one_error_and_other_checks_say_that_they_follow(body, code):
+    report = tpkernel.build(UNLIKE.replace("BODY", body))
+    (finding,) = (f for f in report.findings if f.level == "error")
+    assert (finding.check, finding.code) == ("repeated calls", code)
+    assert not report.gradcheck
+    assert not report.opcheck
+    followers = {f.check: f.message for f in report.findings if f.level == "note"}
+    assert followers.keys() == {"gradcheck", "opcheck"}
+    assert all("see repeated calls" in message for message in followers.values())
+    words = {"keeps_state": "keeps state between calls", "non_deterministic": "not deterministic"}
+    assert report.title.startswith(f"repeats::g · {words[code]} · ")
+    assert str(report).count("✘") == 1
+
+
+def test_a_gradient_that_differs_from_call_to_call_is_the_cause():
+    text = UNLIKE.replace("BODY", "2 * x[i]").replace("derivatives:\n  x: grad * 2\n", "")
+    text += """\
+template <typename T> void g_backward(tp::In<T> grad, tp::Out<T> grad_x) {
+  static std::mt19937 drawn(std::random_device{}());
+  for (int64_t i = 0; i < grad.numel(); ++i) grad_x[i] = T(drawn() % 9);
+}
+"""
+    report = tpkernel.build(text)
+    (finding,) = (f for f in report.findings if f.level == "error")
+    assert finding.code == "non_deterministic"
+    assert "the gradient of 'x'[0" in finding.message
+    assert not report.gradcheck
+
+
+def test_what_adding_in_another_order_changes_is_no_finding():
+    # As threads that add in changing order: the last bits, and nothing else.
+    body = "(drawn() & 1) ? 2 * x[i] : std::nextafter(2 * x[i], T(1e9))"
+    report = tpkernel.build(UNLIKE.replace("BODY", body))
+    assert report.ok, str(report)
+
+
+def test_a_wrong_gradient_of_a_kernel_that_repeats_is_still_judged():
+    report = tpkernel.build(UNLIKE.replace("BODY", "2 * x[i]").replace("grad * 2", "grad * 3"))
+    assert report.gradcheck_verdict == "wrong"
+    assert not [f for f in report.findings if f.check == "repeated calls"]
 
 
 HIDDEN_STRIDES = """\
