@@ -263,7 +263,7 @@ def compile_cuda(request: Request, cell: Cell, spec: CellSpec, source_name: str)
     Raises
     ------
     CellError
-        Flags that cannot be split.
+        Flags that cannot be split, or with which no library for the GPU here comes out.
     BuildError
         The compiler refuses it.
     MissingToolError
@@ -271,13 +271,15 @@ def compile_cuda(request: Request, cell: Cell, spec: CellSpec, source_name: str)
     """
     try:
         flags = split_flags((*cell.flags, *request.flags))
-    except ValueError as problem:
-        raise cell.error(str(problem)) from None
-    device: Sequence[str] = [*flags.cflags, *(f"-D{macro}" for macro in flags.macros)]
-    with limited_compilers(request.jobs):
+        device: Sequence[str] = [*flags.cflags, *(f"-D{macro}" for macro in flags.macros)]
         options = Options(
-            cuda_cflags=checked("--flags", device), ldflags=checked("--flags", flags.ldflags)
+            cuda_cflags=checked("--flags", device, device=True),
+            ldflags=checked("--flags", flags.ldflags),
         )
+    except ValueError as problem:
+        line = request.option_line if request.flags else None
+        raise cell.error(str(problem).removeprefix("[cpp_jit] "), line=line) from None
+    with limited_compilers(request.jobs):
         name = request.name or spec.bound_names[0]
         unit = Unit(
             name,

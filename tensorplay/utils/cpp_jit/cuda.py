@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorplay.utils.cpp_jit import toolchain
-from tensorplay.utils.cpp_jit.errors import MissingToolError
+from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
 
 #: The oldest architecture that every current toolkit builds for; its PTX runs on all later ones.
 _DEFAULT = ("7.5",)
@@ -263,6 +263,8 @@ def run_nvcc(toolkit: Toolkit, arguments: Sequence[str], work: Path) -> toolchai
 
     Raises
     ------
+    BuildError
+        It does not know an architecture.
     MissingToolError
         It refuses every one that is installed.
     """
@@ -270,6 +272,13 @@ def run_nvcc(toolkit: Toolkit, arguments: Sequence[str], work: Path) -> toolchai
     refused = ""
     for host in _hosts(toolkit):
         done = toolchain.run(toolkit.compiler, ("-ccbin", host, *arguments), work)
+        if unknown := _UNKNOWN_ARCHITECTURE.search(done.output) if done.returncode else None:
+            message = (
+                f"CUDA {toolkit.version} does not build for {unknown[1]}, which is that of the GPU "
+                f"here, or listed by {_ARCHITECTURES}. Set the variable to what nvcc "
+                f"--list-gpu-arch prints, such as {_ARCHITECTURES}='8.0 9.0'"
+            )
+            raise BuildError(message, log=done.output, commands=(done.command,))
         if done.returncode == 0 or not _REFUSED.search(done.output):
             _accepted[toolkit.root] = host
             return done
@@ -282,6 +291,7 @@ def run_nvcc(toolkit: Toolkit, arguments: Sequence[str], work: Path) -> toolchai
     )
 
 
+_UNKNOWN_ARCHITECTURE = re.compile(r"Unsupported gpu architecture '(\w+)'")
 _accepted: dict[Path, str] = {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -14,6 +15,12 @@ _STOPS = frozenset({"-c", "-E", "-S", "-M", "-MM", "-fsyntax-only", "--help", "-
 _NO_LIBRARY = frozenset({"-o", "-static", "-r", "-no-pie", "-pie"})
 # Their run-time must be in the process before everything else; loaded later it ends the process.
 _PRELOADED = ("address", "thread", "memory", "leak", "hwaddress", "realtime")
+
+
+# The launcher and the report have to know which architectures code is for: no flag chooses them.
+_ARCHITECTURE = re.compile(
+    r"(?:-arch|-code|-gencode|--gpu-architecture|--gpu-code|--generate-code)(?:=.*)?"
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class Options:
             )
         return cls(
             checked("extra_cflags", cflags),
-            checked("extra_cuda_cflags", cuda_cflags),
+            checked("extra_cuda_cflags", cuda_cflags, device=True),
             checked("extra_ldflags", ldflags),
             tuple(str(Path(path).absolute()) for path in include_paths or ()),
             str(Path(build_directory).absolute()) if build_directory is not None else "",
@@ -79,7 +86,7 @@ class Options:
         return PurePath(self.output).suffix.lower() in {".o", ".obj"}
 
 
-def checked(argument: str, flags: Sequence[str] | None) -> tuple[str, ...]:
+def checked(argument: str, flags: Sequence[str] | None, *, device: bool = False) -> tuple[str, ...]:
     """Return flags as a tuple.
 
     Parameters
@@ -88,13 +95,15 @@ def checked(argument: str, flags: Sequence[str] | None) -> tuple[str, ...]:
         What the caller named them.
     flags
         The flags.
+    device
+        They are for CUDA text.
 
     Raises
     ------
     TypeError
         They are no sequence of strings.
     ValueError
-        One of them cannot lead to a library that this process can load.
+        One of them cannot lead to a library that this process can load, or chooses the GPU.
     """
     if flags is None:
         return ()
@@ -117,6 +126,12 @@ def checked(argument: str, flags: Sequence[str] | None) -> tuple[str, ...]:
                 f"[cpp_jit] argument {argument!r}: got {flag!r}, whose run-time must be in the "
                 "process from its start; loading the library would end this one. Leave it out, or "
                 "use -fsanitize=undefined with -fno-sanitize-recover."
+            )
+        if device and _ARCHITECTURE.fullmatch(flag):
+            raise ValueError(
+                f"[cpp_jit] argument {argument!r}: got {flag!r}, and architectures are those of "
+                "the GPU here, or what the variable TVM_FFI_CUDA_ARCH_LIST lists. Leave it out, "
+                "and set TVM_FFI_CUDA_ARCH_LIST='8.0 9.0' for others."
             )
     return tuple(flags)
 

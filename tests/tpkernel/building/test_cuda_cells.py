@@ -98,6 +98,33 @@ def test_flags_name_and_open_braces() -> None:
         tpkernel.build(ADD[:-2])
 
 
+@pytest.mark.parametrize(
+    "flags",
+    ["-arch=sm_90", "-arch sm_90", "-gencode=arch=compute_90,code=sm_90", "--gpu-architecture=x"],
+)
+def test_architectures_are_no_flags(shell: Shell, flags: str) -> None:
+    words = "and architectures are those of the GPU here, .* set TVM_FFI_CUDA_ARCH_LIST='8.0 9.0'"
+    with pytest.raises(CellError, match=words):
+        tpkernel.build(ADD, flags=flags)
+    with pytest.raises(ValueError, match=words):
+        cpp_jit.load_inline("m", cuda_sources=ADD, functions="add", extra_cuda_cflags=flags.split())
+    error = shell.run(f"%%tpkernel --flags '{flags}'\n{ADD}").error
+    assert isinstance(error, CellError)
+    assert error.line == 1
+
+
+def test_an_architecture_that_the_compiler_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        cuda.find_toolkit()
+    except cpp_jit.MissingToolError:
+        pytest.skip("there is no nvcc here")
+    monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "99.9")
+    with pytest.raises(
+        cpp_jit.BuildError, match=r"does not build for \w+_999, .* Set the variable"
+    ):
+        tpkernel.build(ADD)
+
+
 def test_functions_that_launch_are_bound_instead_of_kernels() -> None:
     try:
         cuda.find_toolkit()
