@@ -185,8 +185,12 @@ class Binding:
         for position, root, recorded in self.outside_writes:
             with grad_mode.set_grad_enabled(recorded and recording):
                 flat[position].copy_(results[root])
-        made: dict[tuple[str, int], Tensor] = {}
-        found = [self._output(x, flat, results, made, recording=recording) for x in self.outputs]
+        found: list[Any] = []
+        for x in self.outputs:
+            found.append(
+                found[x.index] if x.kind == "result"
+                else self._output(x, flat, results, recording=recording)
+            )  # fmt: skip
         return unflatten(self.structure, found)
 
     def _output(
@@ -194,18 +198,16 @@ class Binding:
         output: Output,
         flat: list[Tensor],
         results: tuple[Any, ...],
-        made: dict[tuple[str, int], Tensor],
         *,
         recording: bool,
     ) -> Any:
         if output.kind == "constant":
             return output.value
         tensor: Tensor = flat[output.index] if output.kind == "input" else results[output.index]
-        if output.detached and (tensor._requires_grad or output.kind == "input"):
-            place = (output.kind, output.index)
-            if place not in made:
-                made[place] = tensor.detach()
-            tensor = made[place]
+        if output.another or (
+            output.detached and (tensor._requires_grad or output.kind == "input")
+        ):
+            tensor = tensor.detach()
         if output.steps:
             with grad_mode.set_grad_enabled(recording):
                 for primitive, rest, number in output.steps:

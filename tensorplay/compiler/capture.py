@@ -9,7 +9,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tensorplay._detours import enter, leave, watching
@@ -55,13 +55,16 @@ class Output:
     Attributes
     ----------
     kind
-        ``"root"`` (memory that the graph made), ``"input"`` or ``"constant"``.
+        ``"root"`` (memory that the graph made), ``"input"``, ``"constant"`` or ``"result"`` (the
+        same tensor as an earlier result).
     index
-        Which root or input.
+        Which root, input or result.
     steps
         Views from there.
     detached
         Whether the result has no history although that has, or is another tensor than an input.
+    another
+        Whether the result is another tensor than a root that is a result already.
     value
         The constant.
     """
@@ -70,6 +73,7 @@ class Output:
     index: int = 0
     steps: tuple[Step, ...] = ()
     detached: bool = False
+    another: bool = False
     value: Any = None
 
 
@@ -273,7 +277,20 @@ def _results(
     flat, out_structure = flatten(result, known=True)
     roots: list[Root] = []
     by_memory: dict[int, int] = {}
-    outputs = [_output(recorder, watch, x, leaves, given, roots, by_memory) for x in flat]
+    outputs: list[Output] = []
+    earlier: dict[int, int] = {}  # by identity: results that are one tensor are one again
+    for number, x in enumerate(flat):
+        lifted = recorder.lift(x) if isinstance(x, Tensor) else None
+        if lifted is not None and (first := earlier.setdefault(id(lifted), number)) < number:
+            outputs.append(Output("result", first))
+            continue
+        output = _output(recorder, x, lifted, leaves, given, roots, by_memory)
+        whole = output.kind == "root" and not output.steps
+        if whole and any(
+            o.kind == "root" and o.index == output.index and not o.steps for o in outputs
+        ):
+            output = replace(output, another=True)
+        outputs.append(output)
     writes: list[tuple[int, Node]] = []
     outside: list[tuple[int, int, bool]] = []
     for number, x in enumerate(recorder.inputs):
@@ -294,21 +311,21 @@ def _results(
 
 def _output(
     recorder: Recorder,
-    watch: Watch,
     value: Any,
+    lifted: Tensor | None,
     leaves: Sequence[Any],
     given: Sequence[Any],
     roots: list[Root],
     by_memory: dict[int, int],
 ) -> Output:
-    if not isinstance(value, Tensor):
+    if lifted is None:
         if isinstance(value, CONSTANTS):
             return Output("constant", value=value)
         for leaf, stand_in in zip(leaves, given, strict=True):
             if value is stand_in:
                 return Output("constant", value=leaf)
         raise recorder.refuse(f"returns a {type(value).__name__}")
-    tensor = recorder.lift(value)
+    tensor = lifted
     if tensor._base is not None:
         tensor._synchronise()
     if tensor._tangent is not None:

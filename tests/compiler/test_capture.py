@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from tensorplay.func.trees import flatten
 from tensorplay.graph import GraphCaptureError
 from tests.compiler.calls import close, run_with_gradients
 
@@ -164,6 +165,25 @@ def test_aliases_among_results_and_arguments_stay(backend) -> None:
     assert detached is not x
     detached.requires_grad_()
     assert not x.requires_grad
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_results_are_one_object_where_they_were_one(requires_grad, backend) -> None:
+    def function(x):
+        y = x + 1
+        view, plain = y[0], y.detach()
+        return y, view, [view, {"y": y}], plain, plain, y.detach(), x[0], x.t()
+
+    def identities(f):
+        found = flatten(f(tp.ones(2, 2, requires_grad=requires_grad)))[0]
+        memory = [np.shares_memory(found[0].detach().numpy(), t.detach().numpy()) for t in found]
+        return [[a is b for b in found] for a in found], memory
+
+    compiled = tp.compile(function, backend=backend, fullgraph=True)
+    assert identities(compiled) == identities(function) == identities(compiled)
+    y, *_, other, _, _ = compiled(tp.ones(2, 2))
+    other.requires_grad_()
+    assert not y.requires_grad
 
 
 def test_two_calls_share_no_memory(backend) -> None:
