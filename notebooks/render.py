@@ -19,6 +19,8 @@ from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 
+from tpkernel.nbconvert import PreferHtml
+
 HERE = Path(__file__).resolve().parent
 _SCRIPT = re.compile(r"<script\b.*?</script\s*>", re.DOTALL | re.IGNORECASE)
 
@@ -38,7 +40,8 @@ def execute(path: Path) -> NotebookNode:
 
 def page(notebook: NotebookNode, title: str) -> str:
     """Return an executed notebook as HTML without scripts."""
-    body, _ = HTMLExporter().from_notebook_node(notebook, {"metadata": {"name": title}})
+    exporter = HTMLExporter(preprocessors=[PreferHtml])
+    body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title}})
     body = _SCRIPT.sub("", body)
     # Links between the notebooks lead to the other pages.
     return re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', body)

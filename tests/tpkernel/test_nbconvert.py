@@ -90,3 +90,14 @@ def test_a_saved_notebook_is_exported_with_the_report(saved: NotebookNode) -> No
     markdown, _ = MarkdownExporter(preprocessors=[PreferHtml]).from_notebook_node(saved)
     for fact in FACTS:
         assert fact in text_of(markdown)
+
+
+@pytest.mark.parametrize("above", ["", "# half\n\n// of it\n"], ids=["alone", "under a comment"])
+def test_cells_are_coloured_as_cpp(above: str) -> None:  # B065
+    cpp = above + "%%tpkernel\n// it's half\ndouble half(double x) { return x / 2; }"
+    notebook = new_notebook(cells=[new_code_cell(cpp), new_code_cell("text = '%%tpkernel'")])
+    notebook.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
+    page, _ = HTMLExporter(preprocessors=[PreferHtml]).from_notebook_node(notebook)
+    assert '<span class="kt">double</span>' in page
+    assert re.search(r"""<span class="c1">// it(?:'|&#39;)s half""", page)
+    assert page.count('<span class="n">text</span>') == 1  # Python stays Python
