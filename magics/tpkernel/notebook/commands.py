@@ -44,9 +44,12 @@ class Table:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        head = "".join(f"<th scope=col>{escape(c)}</th>" for c in self.columns)
+        # JupyterLab puts what stands in a table to the right, as numbers are.
+        left = "style='text-align: left'"
+        head = "".join(f"<th scope=col {left}>{escape(c)}</th>" for c in self.columns)
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in self.rows
+            "<tr>" + "".join(f"<td {left}>{escape(c)}</td>" for c in row) + "</tr>"
+            for row in self.rows
         )
         table = f"<table><tr>{head}</tr>{body}</table>" if self.rows else ""
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
@@ -131,13 +134,21 @@ def _cache(arguments: Sequence[str], held: Mapping[str, Held]) -> Table:
     )
     note = f"and {len(entries) - len(rows)} older ones" if len(entries) > len(rows) else ""
     own = sum(e.size for e in entries)
-    title = f"{len(entries)} libraries in the build cache, {own / 2**20:.1f} MiB"
+    called = f" called '{arguments[0]}'" if arguments else ""
+    title = f"{len(entries)} libraries{called} in the build cache, {own / 2**20:.1f} MiB"
     if not arguments:  # the same number as in doctor
         title += f" of {cpp_jit.cache.size() / 2**20:.0f} MiB with precompiled headers"
     return Table(title, ("name", "size", "built in", "at", "folder"), rows, note)
 
 
 def _clear(arguments: Sequence[str], held: Mapping[str, Held]) -> Table:
+    if arguments and not cpp_jit.cache.entries(arguments[0]):
+        guess = did_you_mean(arguments[0], {e.name for e in cpp_jit.cache.entries()})
+        message = (
+            f"%tpkernel: the build cache has no library '{arguments[0]}'{guess} %tpkernel cache "
+            "lists them"
+        )
+        raise UsageError(message)
     freed = cpp_jit.cache.clear(arguments[0] if arguments else None)
     what = f"the libraries called '{arguments[0]}'" if arguments else "all libraries"
     title = f"{what} are removed from the build cache, {freed / 2**20:.1f} MiB"

@@ -250,7 +250,7 @@ class TpKernelMagics(Magics):
             if options.expect_error is not None and re.search(options.expect_error, str(problem)):
                 self._show_expected(problem)
                 return None
-            raise _short(problem) from None
+            raise _short(problem, unexpected=options.expect_error) from None
         except BaseException as problem:  # an interrupt too: the old kernel is not what was asked
             output.stopped("the build was stopped")
             self._failed(request, problem, keep_old=options.keep_old)
@@ -626,9 +626,14 @@ def _first_line(problem: BaseException) -> str:
     return text.splitlines()[0].rstrip(".") + "."
 
 
-def _short(problem: Exception) -> Exception:
-    """Show the person's text alone: no frames of ours, no command line."""
+def _short(problem: Exception, unexpected: str | None = None) -> Exception:
+    """Show the person's text alone: no frames of ours, no command line.
+
+    With `unexpected`, say that the error is not the one that ``--expect-error`` describes.
+    """
     text = f"{type(problem).__name__}: {problem}"
+    if unexpected is not None:
+        text += f"\nThis is not the error that --expect-error {unexpected!r} describes."
 
     def render() -> list[str]:
         return text.splitlines()

@@ -14,6 +14,7 @@ from tpkernel.report.summary import (
     compile_text,
     number_text,
     problems,
+    steps_text,
     timing_words,
     validation_title,
 )
@@ -141,6 +142,8 @@ def _timing_lines(facts: TimingFacts) -> Iterator[str]:
 def _build_lines(report: Report) -> Iterator[str]:
     build = report.build
     yield _line("build", f"{build.how}, ready after {build.ready_seconds:.2f} s")
+    if report.timing and report.steps:
+        yield _line("", steps_text(report))
     if build.cuda is not None:
         yield _line("", f"for {build.cuda.text}")
     said = [

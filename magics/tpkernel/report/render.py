@@ -59,6 +59,7 @@ from tpkernel.report.summary import (
     opcheck_text,
     opening,
     problems,
+    steps_text,
     timing_words,
     tolerance_text,
     validation_lines,
@@ -97,7 +98,7 @@ def report_text(report: Report) -> str:
     if report.findings:
         lines += ["", "findings"]
         lines += [f"  {f.level}: {finding_text(f)}" for f in gravest_first(report.findings)]
-    lines += ["", *_build_text(report.build), f"  steps   {_steps(report)}"]
+    lines += ["", *_build_text(report.build), f"  steps   {steps_text(report)}"]
     if report.listing is not None:
         lines += ["", *_listing_text(report.listing)]
     lines += [f"note: {note}" for note in report.notes]
@@ -219,10 +220,6 @@ def _validation_text(rows: Sequence[ValidationRow]) -> list[str]:
         head = f"  {row.argument} {row.dtype} {row.device} {row.layout}: "
         lines.append(head + row.answer)
     return lines
-
-
-def _steps(report: Report) -> str:
-    return ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in report.steps.items())
 
 
 def _build_text(build: BuildFacts) -> list[str]:
@@ -447,7 +444,7 @@ def _build_html(report: Report) -> str:
         ("result", how),
         ("time to build", f"{build.seconds:.3f} s"),
         ("ready after", f"{build.ready_seconds:.3f} s"),
-        ("steps", _steps(report)),
+        ("steps", steps_text(report)),
         ("headers", build.rung),
         ("library", build.library),
         ("key", build.key),

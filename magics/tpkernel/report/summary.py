@@ -43,6 +43,7 @@ __all__ = [
     "opcheck_text",
     "opening",
     "problems",
+    "steps_text",
     "time_text",
     "timing_words",
     "tolerance_text",
@@ -123,8 +124,14 @@ def headlines(report: Report) -> list[str]:
 
 
 def opening(report: Report) -> str:
-    """Return the section to show first: the one that failed, else the operator's."""
-    return next((p.section for p in problems(report) if p.level == "error"), "Operator")
+    """Return the section to show first: what failed, what was asked for, else the operator."""
+    failed = (p.section for p in problems(report) if p.level == "error")
+    return next(failed, "Timing" if report.timing else "Operator")
+
+
+def steps_text(report: Report) -> str:
+    """Return what each step of the build took."""
+    return ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in report.steps.items())
 
 
 def problems(report: Report, limit: int = _LIMIT) -> list[Problem]:

@@ -263,6 +263,7 @@ def test_an_expected_error_is_an_output(shell: Shell):  # B073
     assert isinstance(ran.error, CellError)
     ran = shell.kernel("int64_t f() { return 1 }", "--expect-error nothing-like-it")
     assert isinstance(ran.error, BuildError)
+    assert "is not the error that --expect-error 'nothing-like-it' describes" in ran.shown
 
 
 def test_loading_twice_and_reloading_leave_one_of_each(shell: Shell):  # B071
