@@ -11,8 +11,10 @@ import pytest
 SOURCE = r"""#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/function.h>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -64,37 +66,47 @@ struct CallsAtTheEnd {
 static CallsAtTheEnd at_the_end;
 void call_at_the_end(Function f) { at_the_end.f = f; }
 
-static int64_t wait_ms = 0;
+static std::atomic<bool> ending{false}, finished{true};
 struct Waits {
-  ~Waits() { pause(wait_ms); }
+  ~Waits() {  // there is no interpreter now
+    ending = true;
+    for (int64_t ms = 0; !finished; ++ms) {
+      if (ms == 60000) std::abort();
+      pause(1);
+    }
+  }
 };
 static Waits waits;  // destroyed before the others: threads go on without an interpreter meanwhile
-void wait_at_the_end(int64_t ms) { wait_ms = ms; }
 void calls_forever(Function f) {
+  finished = false;
   std::thread([f] {
     for (;;) {
+      const bool is_gone = ending;
       try {
         Any made = f(1);
       } catch (const Error&) {
+        if (is_gone) finished = true;
       }
       std::this_thread::yield();
     }
   }).detach();
 }
-void lets_go_late(Any x, int64_t ms) {
+void lets_go_late(Any x) {
+  finished = false;
   auto* held = new Any(x);
-  std::thread([held, ms] {
-    pause(ms);
+  std::thread([held] {
+    while (!ending) pause(1);
     delete held;
     std::printf("let go\n");
     std::fflush(stdout);
+    finished = true;
   }).detach();
 }
 void sleeps(int64_t ms) { pause(ms); }
 """
 NAMES = [
     *("keep", "kept_last", "keep_result", "keep_error", "call", "composed", "call_at_the_end"),
-    *("wait_at_the_end", "calls_forever", "lets_go_late", "sleeps"),
+    *("calls_forever", "lets_go_late", "sleeps"),
 ]
 START = f"""
 import atexit, datetime, decimal, threading, time
@@ -104,10 +116,13 @@ from tensorplay.utils import cpp_jit
 m = cpp_jit.load_inline("exits", cpp_sources={SOURCE!r}, functions={NAMES!r})
 class Mine: pass
 def in_threads(f):
+    called = set()
     def run():
-        while True: f()
+        while True:
+            f()
+            called.add(threading.get_ident())
     for _ in range(4): threading.Thread(target=run, daemon=True).start()
-    time.sleep(0.2)
+    while len(called) < 4: time.sleep(0.001)
 t = tp.ones(3)
 """
 
@@ -162,16 +177,10 @@ atexit.register(lambda: m.call(lambda x: m.keep(Mine()), 1))
 #: With what they write at the end: the interpreter is gone, the process is not.
 ALIVE = {
     "a static variable calls": ("m.call_at_the_end(lambda x: x)", "interpreter has ended\n"),
-    "a thread calls": ("m.wait_at_the_end(200); m.calls_forever(lambda x: Mine())", ""),
-    "a thread lets go of an object": (
-        "m.wait_at_the_end(400); m.lets_go_late(Mine(), 200)",
-        "go\n",
-    ),
-    "a thread lets go of a function": (
-        "m.wait_at_the_end(400); m.lets_go_late([lambda: t], 200)",
-        "let go\n",
-    ),
-    "a thread lets go of a tensor": ("m.wait_at_the_end(400); m.lets_go_late(t, 200)", "let go\n"),
+    "a thread calls": ("m.calls_forever(lambda x: Mine())", ""),
+    "a thread lets go of an object": ("m.lets_go_late(Mine())", "let go\n"),
+    "a thread lets go of a function": ("m.lets_go_late([lambda: t])", "let go\n"),
+    "a thread lets go of a tensor": ("m.lets_go_late(t)", "let go\n"),
     "threads of Python are in a kernel": ("in_threads(lambda: m.sleeps(5))", ""),
     "threads of Python call back": ("in_threads(lambda: m.call(lambda x: [x, Mine()], 1))", ""),
     "threads of Python keep": ("in_threads(lambda: m.keep([lambda x: x, Mine(), t]))", ""),
