@@ -199,8 +199,7 @@ def _found(compiler_fn: str | Backend, where: str) -> Backend:
     given: Any = compiler_fn
     if not isinstance(given, str):
         message = (
-            f"{where}: expected the name of a backend or a function, got "
-            f"{type(given).__name__}."
+            f"{where}: expected the name of a backend or a function, got {type(given).__name__}."
         )
         raise TypeError(message)
     found = _backends.get(compiler_fn)
