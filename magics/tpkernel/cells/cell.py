@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from tensorplay.utils.cpp_jit.source import blank
 from tpkernel.cells.words import WordsLoader
 from tpkernel.cpp.functions import Function, Source, parse_source
 from tpkernel.errors import CellError, did_you_mean
@@ -44,6 +45,7 @@ FRONT_MATTER = re.compile(r"^[ \t]*/\*---[ \t]*\r?\n", re.MULTILINE)
 # What looks like a space or a colon and is none to YAML.
 _ODD = re.compile("[\u00a0\u1680\u2000-\u200f\u202f\u205f\u2060\u3000\ufeff\uff1a\ufe55]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_MAGIC = re.compile(r"^%%(?P<name>[A-Za-z_]\w*)", re.MULTILINE)
 _OPTION = re.compile(
     r"^[ \t]*//[ \t]*tpkernel:[ \t]*(?P<name>[\w-]+)[ \t]*=[ \t]*(?P<value>.*?)[ \t]*$"
 )
@@ -354,6 +356,7 @@ def parse_cell(text: str, *, name: str = "cell", first_line: int = 1) -> Cell:
             )
             raise reader.error(message, first_line + text[: second.start()].count("\n"))
         entries = reader.entries()
+    _refuse_magic(text, name, first_line)
     return Cell(
         text=text,
         name=name,
@@ -365,6 +368,23 @@ def parse_cell(text: str, *, name: str = "cell", first_line: int = 1) -> Cell:
             re.findall(r'^[ \t]*#[ \t]*include[ \t]*([<"][^>"]+[>"])', text, re.MULTILINE)
         ),
     )
+
+
+def _refuse_magic(text: str, name: str, first_line: int) -> None:
+    """Refuse a line such as ``%%time`` inside the C++, which a compiler cannot make sense of."""
+    found = _MAGIC.search(blank(text)) if "%%" in text else None
+    if found is None:
+        return
+    line = text[: found.start()].count("\n")
+    where = "above %%tpkernel"
+    if found["name"] == "tpkernel":
+        where = "of a cell of its own"
+    message = (
+        f"'%%{found['name']}' is IPython's and no C++, and stands among the cell's text. Write it "
+        f"on the line {where}"
+    )
+    shown = text.split("\n")[line].rstrip("\r")
+    raise CellError(message, line=first_line + line, column=1).locate(name, shown)
 
 
 def _text_flags(text: str, name: str, first_line: int) -> Sequence[str]:

@@ -26,6 +26,8 @@ REFUSE = "--refuse"
 
 _TOKEN = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
 _MAGIC = re.compile(r"^%%(?P<name>\w+)")
+#: Cell magics that run what stands below them as a cell.
+_AROUND = frozenset({"capture", "memit", "prun", "time", "timeit"})
 _ONE_VALUE = frozenset(
     {
         *("--name", "-n", "--flags", "-f", "--expect-error", "--contiguous", "--budget"),
@@ -88,6 +90,9 @@ def _without_comment(text: str) -> str:
 def hoist_magic(lines: list[str]) -> list[str]:
     """Move ``%%tpkernel`` up over blank lines and comments; an input step of IPython.
 
+    Below a magic that runs the rest of the cell, such as ``%%time``, it stays where it is and is
+    told its line.
+
     Where that cannot be done, the cell becomes one that says why. It does not raise here, because
     input steps also run when a front end only asks whether a cell is complete.
     """
@@ -100,6 +105,8 @@ def hoist_magic(lines: list[str]) -> list[str]:
         if near and head["name"] != "tpkernel" and not _is_magic(head["name"]):
             message = f"Cell magic `%%{head['name']}` not found; did you mean `%%tpkernel`?"
             return _refusing(message)
+        if head["name"] in _AROUND:
+            return _placed(lines)
         if head["name"] != "tpkernel" or first == 0:
             return lines
     at = next((i for i, line in enumerate(lines) if re.match(r"%%tpkernel\b", line)), None)
@@ -116,6 +123,19 @@ def hoist_magic(lines: list[str]) -> list[str]:
             "stands above it into a cell of its own."
         )
         return _refusing(message)
+    return lines
+
+
+def _placed(lines: list[str]) -> list[str]:
+    """Tell ``%%tpkernel`` its line where only magics around it, comments and blanks are above."""
+    for at, line in enumerate(lines):
+        found = _MAGIC.match(line)
+        if found is not None and found["name"] == "tpkernel":
+            told = re.sub(r"^%%tpkernel\b", f"%%tpkernel {AT_LINE}={at + 1}", line)
+            return [*lines[:at], told, *lines[at + 1 :]]
+        around = found is not None and found["name"] in _AROUND
+        if not around and line.strip() and not line.strip().startswith(("#", "//")):
+            break
     return lines
 
 

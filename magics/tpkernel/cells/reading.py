@@ -108,6 +108,11 @@ class CellReader:
             )
             if "#define" in cell.text:
                 message += " What a macro makes is not seen: write signature and braces out."
+            if re.search(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef)\b", cell.text, re.MULTILINE):
+                message += (
+                    " A function that #if cuts in pieces is not seen: put whole functions or whole "
+                    "statements into its branches."
+                )
             raise cell.error(message, line=cell.first_line if cell.text.strip() else None)
         operators: list[OperatorSpec] = []
         taken: set[str] = set()
@@ -192,10 +197,19 @@ class CellReader:
                         column=function.column,
                         subject=function.name,
                     )
-                skipped.append((function.name, reason))
+                if (function.name, reason) not in skipped:
+                    skipped.append((function.name, reason))
                 continue
             if names.count(function.name) > 1:
                 message = f"two functions are called '{function.name}'; each needs its own name"
+                others = [f for f in self.cell.functions if f.name == function.name]
+                if all(f is function or f.excludes(function) for f in others):
+                    message = (
+                        f"another branch of #if has another '{function.name}', and which one is "
+                        "compiled is not known here. Give both the same result, template "
+                        "parameters, parameters and casts of data_ptr(), or put the #if inside "
+                        "the body"
+                    )
                 raise self.cell.error(
                     message, line=function.line, column=function.column, subject=function.name
                 )

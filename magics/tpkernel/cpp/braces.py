@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tensorplay.utils.cpp_jit.source import without_digraphs
+
 __all__ = ["unclosed_brace"]
 
 _TOKEN = re.compile(
@@ -16,7 +18,7 @@ _TOKEN = re.compile(
 def unclosed_brace(text: str) -> int | None:
     """Return the position of the innermost ``{`` without its ``}``; None where braces match."""
     stack: list[int] = []
-    for found in _TOKEN.finditer(text):
+    for found in _TOKEN.finditer(without_digraphs(text)):
         if found[0] == "{":
             stack.append(found.start())
         elif found[0] == "}":

@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tensorplay.utils.cpp_jit.source import without_digraphs
 from tpkernel.cpp.scalar_types import bare_type
-from tpkernel.cpp.tensor_use import TensorUse
+from tpkernel.cpp.tensor_use import TensorUse, merged
 from tpkernel.cpp.trees import walk
 from tpkernel.cpp.uses import Body, UseReader
 from tpkernel.cpp.views import View, expanded, view_of
@@ -30,6 +31,9 @@ __all__ = ["Function", "Parameter", "Source", "TensorUse", "View", "parse_source
 _TENSOR_TYPES = frozenset(
     {"DLTensor*", *(f"{n}Tensor{v}" for n in ("", "ffi::", "tvm::ffi::") for v in ("", "View"))}
 )
+_BRANCHES = frozenset({
+    "preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef",
+})  # fmt: skip
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # Headers of the person, static members that are defined inside, functions that run on loading.
 _HIDDEN_GLOBALS = re.compile(
@@ -59,7 +63,13 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """A function defined at the top level of the cell."""
+    """A function defined at the top level of the cell.
+
+    Attributes
+    ----------
+    branches
+        The branches of ``#if`` that it stands in, as places in the text.
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -69,11 +79,40 @@ class Function:
     column: int
     internal: bool
     namespace: str = ""
+    branches: tuple[int, ...] = ()
 
     @property
     def has_views(self) -> bool:
         """Whether the signature uses typed views."""
         return any(p.view for p in self.parameters)
+
+    def excludes(self, other: Function) -> bool:
+        """Whether another function stands in another branch of ``#if``: one of them is compiled."""
+        return self.branches != other.branches and bool(self.branches and other.branches)
+
+    def stands_for(self, other: Function) -> bool:
+        """Whether another branch of ``#if`` defines the same function, with another body."""
+
+        def shape(f: Function) -> tuple[object, ...]:
+            casts = [None if p.use is None else set(p.use.dtypes) for p in f.parameters]
+            given = [(p.type, p.name, p.default) for p in f.parameters]
+            return f.name, f.namespace, f.return_type, f.templates, f.internal, given, casts
+
+        return self.excludes(other) and shape(self) == shape(other)
+
+    def beside(self, others: Sequence[Function]) -> Function:
+        """Return the function with what its parameters are used for in the other bodies, too."""
+        if not others:
+            return self
+        parameters = [
+            replace(mine, use=merged([use for p in same if (use := p.use) is not None]))
+            if mine.use is not None
+            else mine
+            for mine, *same in zip(
+                self.parameters, self.parameters, *(f.parameters for f in others), strict=True
+            )
+        ]
+        return replace(self, parameters=tuple(parameters))
 
     @property
     def signature(self) -> str:
@@ -113,7 +152,7 @@ class _Reader:
     """Turns tree-sitter nodes of one text into the records above."""
 
     def __init__(self, text: str, first_line: int) -> None:
-        self.data = text.encode(errors="replace")
+        self.data = without_digraphs(text).encode(errors="replace")
         self.lines = self.data.split(b"\n")
         self.first_line = first_line
         self.aliases: dict[str, str] = {}
@@ -121,6 +160,7 @@ class _Reader:
         self.classes: set[str] = set()
         self.bodies: dict[str, list[Body]] = {}
         self.own_body: dict[int, Body] = {}
+        self.branches: tuple[int, ...] = ()
         self.opens_tp = re.search(r"\busing\s+(?:namespace\s+tp\b|tp::)", text) is not None
         self.runs_on_load = _HIDDEN_GLOBALS.search(text) is not None
 
@@ -153,16 +193,13 @@ class _Reader:
                 body = child.child_by_field_name("body")
                 if body is not None:
                     yield from self.functions(body, inner, internal or not name)
-            elif kind in (
-                "linkage_specification",
-                "ERROR",
-                "preproc_if",
-                "preproc_ifdef",
-                "preproc_else",
-                "preproc_elif",
-                "declaration_list",
-            ):
+            elif kind in ("linkage_specification", "ERROR", "declaration_list"):
                 yield from self.functions(child, namespace, internal)
+            elif kind in _BRANCHES:
+                outer = self.branches
+                self.branches = (*outer, child.start_byte)
+                yield from self.functions(child, namespace, internal)
+                self.branches = outer
             elif kind == "declaration":
                 self.runs_on_load |= self.is_dynamic(child)
             elif kind in ("struct_specifier", "class_specifier", "union_specifier"):
@@ -275,6 +312,7 @@ class _Reader:
             column=column,
             internal=internal,
             namespace=namespace,
+            branches=self.branches,
         )
         body = node.child_by_field_name("body")
         if body is not None:
@@ -337,6 +375,21 @@ def parse_tree(text: str) -> Node:
     return _parser().parse(text.encode(errors="replace")).root_node
 
 
+def _with_uses(function: Function, reader: _Reader, uses: UseReader) -> Function:
+    """Return a function whose parameters have Python's names, and are said how they are used."""
+    body = reader.own_body.get(id(function))
+    parameters = []
+    for position, parameter in enumerate(function.parameters):
+        view, use = parameter.view, parameter.use
+        if view is not None:
+            view = replace(view, element=uses.resolve(view.element))
+        if parameter.is_tensor and body is not None and not (view and view.form):
+            use = uses.use(body, parameter.name)
+        name = python_name(parameter.name, position)
+        parameters.append(replace(parameter, name=name, view=view, use=use))
+    return replace(function, parameters=tuple(parameters))
+
+
 def parse_source(text: str, *, first_line: int = 1) -> Source:
     """Read the functions of a C++ text.
 
@@ -352,19 +405,12 @@ def parse_source(text: str, *, first_line: int = 1) -> Source:
     functions = list(reader.functions(root))
     reader.local_aliases(root)
     uses = UseReader(root, reader.bodies, reader.aliases, reader.text, reader.place)
+    found = [_with_uses(function, reader, uses) for function in functions]
     done: list[Function] = []
-    for function in functions:
-        body = reader.own_body.get(id(function))
-        parameters = []
-        for position, parameter in enumerate(function.parameters):
-            view, use = parameter.view, parameter.use
-            if view is not None:
-                view = replace(view, element=uses.resolve(view.element))
-            if parameter.is_tensor and body is not None and not (view and view.form):
-                use = uses.use(body, parameter.name)
-            name = python_name(parameter.name, position)
-            parameters.append(replace(parameter, name=name, view=view, use=use))
-        done.append(replace(function, parameters=tuple(parameters)))
+    for function in found:
+        if not any(earlier.stands_for(function) for earlier in done):
+            # Which of the bodies is compiled is not known: all count.
+            done.append(function.beside([f for f in found if function.stands_for(f)]))
     return Source(
         tuple(done),
         frozenset(reader.classes),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Facts", "TensorUse"]
+__all__ = ["Facts", "TensorUse", "merged"]
 
 
 @dataclass(frozen=True)
@@ -104,3 +105,16 @@ class Facts:
             rank=next(iter(self.ranks)) if len(self.ranks) == 1 else None,
             address_line=self.address_line,
         )
+
+
+def merged(uses: Sequence[TensorUse]) -> TensorUse:
+    """Return what holds of a parameter whichever of several bodies is compiled."""
+    if len(uses) == 1:
+        return uses[0]
+    facts = Facts()
+    facts.mentioned = True
+    for use in uses:
+        facts.merge(use)
+        facts.ranks |= set() if use.rank is None else {use.rank}
+    facts.checks_dtype = all(use.checks_dtype for use in uses)
+    return facts.result(goes_by_strides=True)

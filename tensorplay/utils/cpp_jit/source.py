@@ -27,6 +27,9 @@ _LITERAL_OR_COMMENT = re.compile(
 _INCLUDE = re.compile(
     r'^[ \t]*#[ \t]*include[ \t]*(?:<(?P<angle>[^>\n]+)>|"(?P<quote>[^"\n]+)")', re.MULTILINE
 )
+#: ``<::`` is ``<`` and ``::``, unless another ``:`` or ``>`` follows.
+_DIGRAPH = re.compile(r"<%|%>|<:(?!:(?![:>]))|:>|%:")
+_MEANT = {"<%": " {", "%>": " }", "<:": " [", ":>": " ]", "%:": " #"}
 _NOT_FUNCTION_NAMES = (
     "if for while switch catch return sizeof alignof decltype noexcept static_assert alignas "
     "typeid throw new delete requires __attribute__ defined operator"
@@ -240,7 +243,7 @@ def _has_global(flat: str) -> bool:
 @functools.lru_cache(maxsize=64)
 def scan(text: str) -> Scan:
     """Return what the text shows before a compiler reads it."""
-    text = text.replace("\r\n", "\n")
+    text = without_digraphs(text.replace("\r\n", "\n"))
     code = blank(text)
     angle: list[str] = []
     quote: list[str] = []
@@ -262,6 +265,16 @@ def blank(text: str) -> str:
         return body
 
     return _LITERAL_OR_COMMENT.sub(blanks, text)
+
+
+def without_digraphs(text: str) -> str:
+    """Return the text with braces, brackets and # for digraphs, of the same length."""
+    if _DIGRAPH.search(text) is None:
+        return text
+    found = list(_DIGRAPH.finditer(blank(text)))
+    for part in reversed(found):
+        text = text[: part.start()] + _MEANT[part[0]] + text[part.end() :]
+    return text
 
 
 def blank_comments(text: str) -> str:
