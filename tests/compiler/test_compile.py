@@ -132,7 +132,9 @@ def test_a_backend_that_returns_no_function_is_named() -> None:
     def forgetful(gm, example_inputs):
         pass
 
-    with pytest.raises(TypeError, match="backend 'forgetful': expected a function .* got NoneType"):
+    with pytest.raises(
+        TypeError, match=r"backend 'forgetful': expected a function .* got NoneType"
+    ):
         tp.compile(lambda x: x + 1, backend=forgetful)(tp.ones(1))
 
 

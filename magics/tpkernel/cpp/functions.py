@@ -372,7 +372,7 @@ def python_name(name: str, position: int) -> str:
 
 def parse_tree(text: str) -> Node:
     """Return the root of a C++ text's syntax tree, complete or half-written."""
-    return _parser().parse(text.encode(errors="replace")).root_node
+    return _parser().parse(without_digraphs(text).encode(errors="replace")).root_node
 
 
 def _with_uses(function: Function, reader: _Reader, uses: UseReader) -> Function:
