@@ -34,6 +34,7 @@ from tpkernel.cells.flags import limited_compilers, split_flags
 from tpkernel.cells.reading import CellReader, Options as ReadingOptions, cpp_defaults
 from tpkernel.cpp.functions import Function
 from tpkernel.cpp.includes import included_names
+from tpkernel.errors import CellError
 from tpkernel.report.facts import CudaFacts, CudaKernelFacts, FunctionFacts
 
 if TYPE_CHECKING:
@@ -131,16 +132,30 @@ def read_cuda(cell: Cell, options: ReadingOptions) -> CellSpec:
             )
             raise cell.error(message, line=options.option_line)
     if not chosen:
-        name, reason = skipped[0] if skipped else (cell.functions[0].name, "it is internal")
-        at = cell.function(name)
-        message = f"no kernel can be bound; '{name}': {reason}"
-        raise cell.error(message, line=at.line if at else None)
+        raise _nothing_bound(cell, skipped)
     return CellSpec(
         cell=cell.name,
         operators=(),
         functions=tuple(_kernel_spec(f, kernel=f in kernels) for f in chosen),
         skipped=tuple(skipped),
     )
+
+
+def _nothing_bound(cell: Cell, skipped: Sequence[tuple[str, str]]) -> CellError:
+    """Make the error for a cell of CUDA text that binds no name."""
+    marked = _KERNEL.search(scan(cell.text).code)
+    line = cell.first_line + cell.text[: marked.start()].count("\n") if marked else None
+    if not skipped:
+        message = (
+            "no kernel can be bound: a kernel is a function outside of classes with __global__ "
+            "before its name, __global__ void name(…)"
+        )
+        return cell.error(message, line=line)
+    name, reason = skipped[0]
+    at = cell.function(name)
+    if at is not None and not _DEVICE.search(_head(cell, at)):
+        reason += ". If it is a kernel, write __global__ itself before its name, not a macro"
+    return cell.error(f"no kernel can be bound; '{name}': {reason}", line=at.line if at else line)
 
 
 def _head(cell: Cell, function: Function) -> str:

@@ -32,6 +32,8 @@ _ELEMENTS = {
     "half": "_Float16", "__half": "_Float16", "__nv_bfloat16": "tp::bfloat16",
     "nv_bfloat16": "tp::bfloat16",
 }  # fmt: skip
+#: Types of schemas that a kernel takes: it reads numbers, and tensors that are there.
+_SCHEMA_TYPES = ("Tensor", "int", "SymInt", "float", "bool", "Scalar")
 _TYPES = "tp::In<T>, tp::Out<T>, tp::InOut<T>, pointers, bool, integers, float or double"
 
 
@@ -92,6 +94,7 @@ class _Reading:
     def read(self) -> CellSpec:
         """Read all operators."""
         self._check_kernels_of_rules()
+        self._check_schemas()
         self.converted = {name: self._converted(k) for name, k in self.kernels.items()}
         source = replace(self.cell.source, functions=tuple(self.converted.values()))
         spec = CudaReader(replace(self.cell, source=source), self.options).read()
@@ -111,6 +114,19 @@ class _Reading:
             value: Any = entry.values.get("launch")
             if self._is_by_kernel(value):
                 yield entry, value
+
+    def _check_schemas(self) -> None:
+        """See that arguments of schemas are of types that a kernel takes."""
+        for use in (u for uses in self.uses.values() for u in uses if not u.gradient):
+            for argument in use.schema.arguments:
+                if str(argument.type) not in _SCHEMA_TYPES:
+                    *most, last = _SCHEMA_TYPES
+                    message = (
+                        f"argument '{argument.name}': got {argument.type}, and the kernel of a "
+                        f"CUDA cell takes {', '.join(most)} and {last}"
+                    )
+                    line = use.entry.line_of("op")
+                    raise self.cell.error(message, line=line, subject=use.schema.name)
 
     def _check_kernels_of_rules(self) -> None:
         """See that rules for each kernel name kernels of the cell."""

@@ -251,6 +251,11 @@ class CellReader:
         if not function.has_views and not self.passable(
             function.return_type, function, listed, True
         ):
+            if function.return_type.startswith("__device__"):
+                return (
+                    "it is marked __device__, so only a kernel can call it, and the cell has none. "
+                    "Write one, __global__ void name(…)"
+                )
             return f"its result has type {function.return_type}, which cannot be returned"
         return None
 

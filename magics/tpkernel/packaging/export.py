@@ -72,8 +72,10 @@ def export_package(
     on_gpu = next((o for o in operators if o.kernel.device == "cuda"), None)
     if on_gpu is not None:
         message = (
-            f"[export] {on_gpu.name} runs on cuda, and packages hold C++ kernels for the cpu. Keep "
-            "its text in a notebook or a module, and build it there by tpkernel.build."
+            f"[export] {on_gpu.name} runs on cuda, and packages hold C++ kernels for the cpu, "
+            "which are compiled and tested where pip runs. Keep the cell's text in a file of a "
+            "package and build it where that is imported: tpkernel.build(Path(__file__).with_name("
+            f"'{on_gpu.opname}.cu').read_text('utf-8'), checks=False)."
         )
         raise ValueError(message)
     _refuse_failed(report)

@@ -151,6 +151,17 @@ def test_functions_that_launch_are_bound_instead_of_kernels() -> None:
         (LAUNCH, {"functions": ["add"]}, "'add' is a kernel, and a cell with functions for the"),
         (ADD, {"functions": ["sub"]}, "no function 'sub'"),
         ('#include "cell:f"\n' + ADD, {}, "includes no other cells"),
+        (
+            "struct A { static __global__ void f(float* x) {} };\n",
+            {},
+            "a function outside of classes",
+        ),
+        ("#define KERNEL __global__ void\nKERNEL f(float* x) {}\n", {}, "__global__ itself before"),
+        (
+            "__device__ float f(float x) { return x; }\n",
+            {},
+            "the cell has none. Write one, __global",
+        ),
         (ADD, {"debug": True}, "--debug is for .* compute-sanitizer"),
         (ADD, {"sanitize": "address"}, "--sanitize is for .* compute-sanitizer"),
         (ADD, {"isolate": True}, "--isolate is for"),

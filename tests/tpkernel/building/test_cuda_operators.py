@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -621,13 +622,35 @@ answers["launches"] = len(log())
     assert got["launches"] == 4
 
 
+@pytest.mark.slow
+@needs_linux
+@needs_compiler
+def test_a_package_builds_a_cell_where_it_is_imported(machine: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "cuda.md").read_text("utf-8")
+    (block,) = (b for b in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if "mypkg" in b)
+    package = tmp_path / "mypkg"
+    package.mkdir()
+    (package / "__init__.py").write_text(block)
+    (package / "scale.cu").write_text(SCALE)
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import mypkg
+x = gpu([1.0, 2.0]).requires_grad_()
+y = mypkg.scale(x, 3.0)
+y.backward(gpu([1.0, 1.0]))
+answers["values"] = [y.detach().cpu().tolist(), x.grad.cpu().tolist(), len(log())]
+"""
+    assert run(code, machine, tmp_path)["values"] == [[3.0, 6.0], [3.0, 3.0], 2]
+
+
 @needs_compiler
 def test_cuda_operators_are_neither_exported_nor_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tpkernel.checks.devices.has_gpu", lambda: False)
     report = tpkernel.build(SCALE, checks=False)
-    with pytest.raises(ValueError, match=r"\[export\] cudaops::scale runs on cuda, and packages"):
+    with pytest.raises(ValueError, match=r"\[export\] cudaops::scale runs on cuda, .* build"):
         report.export(tmp_path / "package")
     assert not (tmp_path / "package").exists()
     with pytest.raises(ValueError, match=r"\[sweep\] cudaops::scale runs on cuda"):

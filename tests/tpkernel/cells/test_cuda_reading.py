@@ -202,6 +202,18 @@ def test_what_is_marked_for_the_device_is_taken_beside_operators() -> None:
         read(SCALE + "// __device__\nfloat e(float x) { return x; }\n")
 
 
+@pytest.mark.parametrize(
+    "kind", ["Tensor?", "Tensor[]", "str", "int[]", "float?", "ScalarType", "Device"]
+)
+def test_types_that_no_kernel_takes_are_refused_at_the_schema(kind: str) -> None:
+    text = f"/*---\nop: m::f(Tensor x, {kind} b) -> Tensor\n---*/\n"
+    text += "__global__ void f(const float* x, const float* b, float* out) { out[0] = x[0]; }\n"
+    words = rf"argument 'b': got {re.escape(kind)}, and the kernel of a CUDA cell takes Tensor, int"
+    with pytest.raises(CellError, match=words) as caught:
+        read(text)
+    assert caught.value.line == 3
+
+
 def test_launch_is_for_cuda_cells() -> None:
     text = "/*---\nop: m::f(Tensor x) -> Tensor\nlaunch: {grid: 1}\n---*/\n"
     text += "void f(tp::In<float> x, tp::Out<float> out) { out[0] = x[0]; }\n"
