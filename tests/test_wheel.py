@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.library.modules.environments import BUILD_WHEEL, project_wheel
 
-BUILD = "import sys; from scikit_build_core.build import build_wheel; build_wheel(sys.argv[1])"
+ROOT = Path(__file__).resolve().parents[1]
 
 USE = '''
 import sys
@@ -38,14 +38,11 @@ print(triple(tp.tensor([1.0, 2.0])).numpy().tolist())
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-c", BUILD, str(folder)], check=True, cwd=ROOT)
-    (wheel,) = folder.glob("*.whl")
-    assert wheel.name.startswith("tensorplay_workbench-")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site")
-    return folder / "site"
+def unpacked(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(project_wheel(cache_folder)) as archive:
+        archive.extractall(folder)
+    return folder
 
 
 def test_wheel_holds_every_file_of_the_packages(unpacked: Path) -> None:
@@ -60,7 +57,7 @@ def test_wheel_holds_every_file_of_the_packages(unpacked: Path) -> None:
 
 def test_wheel_without_a_compiler_holds_no_extension(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BUILD, str(tmp_path)],
+        [sys.executable, "-c", BUILD_WHEEL, str(tmp_path)],
         check=False,
         cwd=ROOT,
         capture_output=True,

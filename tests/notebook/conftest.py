@@ -14,7 +14,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests with a browser last.
 
     Playwright's synchronous interface keeps an event loop running in the main thread for as long as
-    the browser is open. Tests of other folders that run one of their own come before.
+    the browser is open, which is to the end of the process. Other tests come before it. Where one
+    process takes tests over from another some may come after, so none runs a loop of its own in the
+    main thread: those of nbclient and Dask run in others.
     """
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from filelock import FileLock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[3]
-_BUILD = "import sys; from scikit_build_core.build import build_wheel; build_wheel(sys.argv[1])"
+BUILD_WHEEL = "import sys, scikit_build_core.build as b; b.build_wheel(sys.argv[1])"
 
 #: What loading a library of operators needs, and what its tests need.
 LOADING = ("numpy", "ml_dtypes", "apache-tvm-ffi", "filelock", "platformdirs", "ninja", "pytest")
@@ -47,9 +48,12 @@ def _with_requirements(names: Iterable[str]) -> set[str]:
     return seen
 
 
-def project_wheel(folder: Path) -> Path:
-    """Build this project's own wheel."""
-    subprocess.run([sys.executable, "-c", _BUILD, str(folder)], check=True, cwd=ROOT)
+def project_wheel(cache_folder: Path) -> Path:
+    """Return this project's own wheel, which one of the processes that run tests builds."""
+    folder = cache_folder.with_name("wheel")
+    with FileLock(folder.with_suffix(".lock")):
+        if not list(folder.glob("*.whl")):
+            subprocess.run([sys.executable, "-c", BUILD_WHEEL, str(folder)], check=True, cwd=ROOT)
     (wheel,) = folder.glob("tensorplay_workbench-*.whl")
     return wheel
 

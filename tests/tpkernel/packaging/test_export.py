@@ -365,8 +365,8 @@ def test_the_report_as_data_has_no_part_for_the_export(softplus) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    return project_wheel(tmp_path_factory.mktemp("wheel"))
+def wheel(cache_folder) -> Path:
+    return project_wheel(cache_folder)
 
 
 @pytest.fixture(scope="module")
