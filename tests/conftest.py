@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import hypothesis
 import pytest
 
 _FOLDERS = {
@@ -32,6 +33,12 @@ _session_folder = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # On a busy machine an example may take long; what must not has a limit of its own.
+    chosen = hypothesis.settings.default  # there is one for CI
+    slow = [hypothesis.HealthCheck.too_slow]
+    profile = hypothesis.settings(chosen, deadline=None, suppress_health_check=slow)
+    hypothesis.settings.register_profile("busy", profile)
+    hypothesis.settings.load_profile("busy")
     if hasattr(config, "workerinput"):  # a pytest-xdist worker inherits its controller's variables
         return
     root = Path(tempfile.mkdtemp(prefix="tensorplay-tests-"))
