@@ -19,7 +19,15 @@ from tensorplay.compiler import config
 from tensorplay.compiler.binding import MISS, Binding
 from tensorplay.compiler.capture import AliasError, Captured, capture
 from tensorplay.compiler.guards import first_broken
-from tensorplay.compiler.keys import change, key_of, leaves_of, these, without_sizes
+from tensorplay.compiler.keys import (
+    change,
+    key_of,
+    leaves_of,
+    objects_in,
+    these,
+    without_objects,
+    without_sizes,
+)
 from tensorplay.compiler.program import Family, Origin, Program, signature
 from tensorplay.compiler.reports import CompileReport, Event, ProgramReport
 from tensorplay.compiler.sources import line_of_error, user_line
@@ -39,6 +47,8 @@ disabled: Final = _Disabled()
 
 #: Kinds of calls that failed, none having succeeded, before others are not tried.
 MOST_FAILURES: Final = 8
+#: Arguments that are objects of which each came once only, before further ones are not captured.
+MOST_OBJECTS: Final = 64
 #: Captures of one kind of calls in which the function raised, or that were beyond the limit, before
 #: others are not tried.
 MOST_TRIES: Final = 3
@@ -99,6 +109,7 @@ class CompiledFunction:
         self._limit_hit = False
         self._past_hits = 0  # of bindings that were let go
         self._objects: dict[int, Any] = {}  # arguments that are told apart by identity
+        self._by_objects: dict[Any, list[Any]] = {}  # keys that differ in these
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -175,11 +186,17 @@ class CompiledFunction:
     def _new(self, key: Any, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> Any:
         """Capture the call, or run it eagerly if that is known to fail."""
         with self._lock:
-            reason = self._reasons.get(key) or self._reasons.get(these(key, leaves))
+            reason = (
+                self._reasons.get(key)
+                or self._reasons.get(these(key, leaves))
+                or self._reasons.get(without_objects(key))
+            )
             if reason is None and not self._families and len(self._reasons) >= MOST_FAILURES:
                 reason = next(reversed(self._reasons.values()))
             if reason is None and (self._limit_hit or len(self._bindings) > config.most_shapes):
                 self._trim()
+            if reason is None:
+                reason = self._has_new_objects(key, leaves)
             if reason is None:
                 binding, reason = self._make(key, leaves, structure)
             else:
@@ -204,7 +221,43 @@ class CompiledFunction:
 
     def _trim(self) -> None:
         while len(self._bindings) > config.most_shapes:
-            self._bindings.popitem(last=False)
+            self._forget(next(iter(self._bindings)))
+
+    def _forget(self, key: Any) -> None:
+        """Let the bindings of a key go, and objects that no other key tells apart."""
+        self._past_hits += sum(b.hits for b in self._bindings.pop(key))
+        for number in objects_in(key):
+            if not any(number in objects_in(k) for k in self._bindings):
+                self._objects.pop(number, None)
+
+    def _has_new_objects(self, key: Any, leaves: Sequence[Any]) -> str | None:
+        """Note a key that has objects; return why further ones like it are not captured."""
+        kind = without_objects(key)
+        if kind == key:
+            return None
+        known = self._by_objects.setdefault(kind, [])
+        known[:] = [
+            k for k in known
+            if k != key and k in self._bindings and self._bindings[k][0].hits < 2
+        ]  # fmt: skip
+        known.append(key)
+        if len(known) <= MOST_OBJECTS:
+            return None
+        if self._options.fullgraph:
+            self._forget(known[0])
+            return None
+        name, x = next(
+            (n, x) for n, x in zip(self._leaf_names(leaves), leaves, strict=True)
+            if id(x) in objects_in(key)
+        )  # fmt: skip
+        for k in known[:-1]:
+            self._forget(k)
+        reason = (
+            f"{name}, of type {type(x).__name__}, is another object in each call: after "
+            f"{MOST_OBJECTS} of them no further ones are captured. Pass the tensors and numbers "
+            "that it holds, in a tuple or dictionary"
+        )
+        return self._give_up(kind, reason, None)
 
     def _make(
         self, key: Any, leaves: Sequence[Any], structure: Any

@@ -16,7 +16,15 @@ from tensorplay.compiler.watch import CONSTANTS
 from tensorplay.func.trees import flatten
 from tensorplay.ops.dispatch import is_override
 
-__all__ = ["change", "key_of", "leaves_of", "these", "without_sizes"]
+__all__ = [
+    "change",
+    "key_of",
+    "leaves_of",
+    "objects_in",
+    "these",
+    "without_objects",
+    "without_sizes",
+]
 
 _NONE: Final = object()
 _SIMPLE: Final = frozenset({int, bool, str, type(None)})
@@ -103,6 +111,20 @@ def without_sizes(key: tuple[Any, ...]) -> tuple[Any, ...]:
         else:
             parts.append((*part[:-6], tensor[0], len(tensor[1]), *part[-3:]))
     return tuple(parts)
+
+
+def without_objects(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what distinguishes a call from others apart from which objects are arguments."""
+    return tuple([("object",) if _is_object(part) else part for part in key])
+
+
+def objects_in(key: tuple[Any, ...]) -> set[int]:
+    """Return the identities of the objects that a key tells apart."""
+    return {part[1] for part in key if _is_object(part)}
+
+
+def _is_object(part: Any) -> bool:
+    return isinstance(part, tuple) and len(part) == 2 and part[0] == "object"
 
 
 def _shape_of(structure: Any) -> Any:

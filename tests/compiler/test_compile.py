@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import json
 import math
 import subprocess
 import sys
 import threading
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -288,6 +291,40 @@ def test_ever_new_answers_reach_the_limit_and_cost_no_captures_then(uses, monkey
     report = f.report()
     assert (report.hits, report.eager_calls) == (8, 22)
     assert "item() of a value at test_compile.py" in report.events[-1].reason
+
+
+@dataclasses.dataclass
+class Batch:
+    x: tp.Tensor
+    scale: float = 2.0
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_objects_that_are_new_in_each_call_are_not_kept(fullgraph) -> None:
+    f = tp.compile(lambda batch: batch.x * batch.scale, backend="interpreter", fullgraph=fullgraph)
+    seen = []
+    for n in range(150):
+        batch = Batch(tp.full((2,), float(n)))
+        seen.append(weakref.ref(batch))
+        assert f(batch).tolist() == [2 * n] * 2
+    del batch
+    gc.collect()
+    report = f.report()
+    assert report.programs == 1
+    assert sum(s() is not None for s in seen) <= (66 if fullgraph else 1)
+    assert (report.hits, report.eager_calls) == ((150, 0) if fullgraph else (64, 86))
+    assert [b.startswith("batch, of type Batch, is another") for b in report.breaks] == (
+        [] if fullgraph else [True]
+    )
+
+
+def test_objects_that_come_again_are_compiled(backend) -> None:
+    f = tp.compile(lambda batch: batch.x * batch.scale, backend=backend)
+    batches = [Batch(tp.full((1,), float(n))) for n in range(60)]
+    for _ in range(3):
+        assert [f(b).item() for b in batches] == [2 * n for n in range(60)]
+    assert f.report().eager_calls == 0
+    assert f.report().hits == 180
 
 
 def test_the_limit_can_be_an_error(monkeypatch) -> None:
