@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tensorplay._detours import enter, leave, watching
 from tensorplay._tensor import Spec, Tensor, VersionCounter
-from tensorplay.autograd import forward_ad, grad_mode
+from tensorplay.autograd import forward_ad, grad_mode, saved_tensors
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.graph import AccumulateGrad, Node as HistoryNode, edge_of
 from tensorplay.autograd.inplace import CopySlices
@@ -125,6 +125,8 @@ def _recording(recorder: Recorder, watch: Watch) -> Iterator[None]:
     outer, _state.active = _state.active, True
     detour = enter("a function is captured")
     watching.recorder, watching.made = recorder, []
+    # Hooks of saved tensors get those that the compiled function saves, not those of this run.
+    hooks, saved_tensors.state.hooks = saved_tensors.state.hooks, []
     collecting = gc.isenabled()
     gc.disable()  # what a collection calls is no part of the function, and may run anywhere in it
     sys.settrace(watch.trace)
@@ -136,6 +138,7 @@ def _recording(recorder: Recorder, watch: Watch) -> Iterator[None]:
         grad_mode.state.enabled = mode
         if forward_ad.current_dual_level() > level:
             forward_ad.exit_dual_level()
+        saved_tensors.state.hooks = hooks
         if collecting:
             gc.enable()
         watching.recorder, watching.made = before

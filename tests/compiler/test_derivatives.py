@@ -342,6 +342,25 @@ def test_backward_hooks_of_modules(backend) -> None:
     tp.testing.assert_close(tp.autograd.grad(f(x).sum(), x)[0], plain)
 
 
+def test_hooks_of_saved_tensors_get_what_the_compiled_function_saves(backend) -> None:
+    packed: list[tp.Tensor] = []
+
+    def pack(t):
+        packed.append(t)
+        return t.detach().numpy().copy()
+
+    f = tp.compile(lambda x: (x * x).exp(), backend=backend, fullgraph=True)
+    for _ in range(2):
+        packed.clear()
+        x = tp.tensor([1.0, 2.0], requires_grad=True)
+        with tp.autograd.graph.saved_tensors_hooks(pack, tp.from_numpy):
+            y = f(x)
+        assert [type(t) for t in packed] == [tp.Tensor] * len(packed)
+        assert packed
+        y.sum().backward()
+        close(x.grad, 2 * x.detach() * (x.detach() ** 2).exp(), rtol=1e-5, atol=1e-5)
+
+
 FORWARD = {
     "jvp": lambda x: tp.func.jvp(lambda y: (y.exp(), y.t() @ y), (x,), (x * 2,)),
     "jacfwd": tp.func.jacfwd(lambda y: y.softmax(-1) @ y.t()),
