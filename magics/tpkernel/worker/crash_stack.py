@@ -164,6 +164,8 @@ def resolved(library: str, offsets: Sequence[str]) -> list[tuple[str, int | None
         if function.startswith("tp_rt_"):
             continue  # of the run-time library, which is linked into the cell's
         name = re.sub(r"\(.*", "", function.removeprefix("void "))
+        if thread := re.match(r"std::thread::_State_impl<.*?std::tuple<(?:([\w:]+)\()?", function):
+            name = f"a thread of {thread[1]}" if thread[1] else "a thread"
         line = re.search(r"(?:tpkernel cell>|/source\.cpp):(\d+)", place)
         if name not in ("??", ""):
             found.append((name, int(line[1]) if line else None))

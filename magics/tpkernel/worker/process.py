@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, Protocol
+from typing import IO, Any, Literal, Protocol
 
 from tensorplay.library.modules.spec import CellSpec
 from tpkernel.building.sanitizers import sanitizer_report
@@ -47,12 +48,17 @@ _CROWD = 32
 LEAVES_PROCESSES = "leaves_processes"
 #: Code of the finding that the process was left with less than it may use.
 LOWERS_LIMITS = "lowers_limits"
+#: Code of the finding that threads go on when the kernel has returned.
+LEAVES_THREADS = "leaves_threads"
+#: Code of the finding that something of the process, not of the kernel, is another afterwards.
+CHANGES_PROCESS = "changes_process"
 #: Codes of findings after which a child serves no other request.
-_NOT_AGAIN = DAMAGE | {LEAVES_PROCESSES, LOWERS_LIMITS}
-#: What a child says that a kernel has done to it: code and text of the finding.
-_CHANGES = {
+_NOT_AGAIN = DAMAGE | {LEAVES_PROCESSES, LOWERS_LIMITS, LEAVES_THREADS, CHANGES_PROCESS}
+#: What a child says that a kernel has done to it: code, level and text of the finding.
+_CHANGES: dict[str, tuple[str, Literal["error", "warning"], str]] = {
     "left": (
         LEAVES_PROCESSES,
+        "error",
         (
             "the kernel starts processes and does not wait for them (they were ended). A copy made "
             "by fork() comes back into the notebook a second time; use threads"
@@ -60,10 +66,29 @@ _CHANGES = {
     ),
     "lowered": (
         LOWERS_LIMITS,
+        "error",
         (
             "the kernel lowers limits of its process during {during} and does not put them back: "
             "{what}. A notebook could not go on with that. Set what getrlimit() said before, or "
             "leave the limits alone"
+        ),
+    ),
+    "changed": (
+        CHANGES_PROCESS,
+        "warning",
+        (
+            "the kernel changes its process during {during} and does not put it back: {what}. In a "
+            "notebook that holds from then on for all other code too. Put it back before the "
+            "kernel returns"
+        ),
+    ),
+    "threads": (
+        LEAVES_THREADS,
+        "warning",
+        (
+            "the kernel leaves {what} running when it has returned. No check sees what they do "
+            "then, and a crash there ends the notebook. Join them before the kernel returns, or "
+            "use tp::parallel_for"
         ),
     ),
 }
@@ -117,6 +142,8 @@ class Worker:
         self._loaded: set[str] = set()
         self._ready = False
         self._served = 0
+        self._after, self._called = _STARTING, ""
+        self._late: dict[str, KernelCrash] = {}
         self._owner = os.getpid()
 
     @property
@@ -242,9 +269,14 @@ class Worker:
 
         Raises
         ------
+        ValueError
+            A budget that is no number of seconds above 0.
         RuntimeError
             The child does not start, or fails in our own code before it has called a kernel.
         """
+        if not 0 < budget < math.inf:
+            message = f"argument 'budget': expected a number of seconds above 0, got {budget!r}"
+            raise ValueError(message)
         self._drop_inherited()
         with self._lock:
             records: list[Any] = []
@@ -252,16 +284,17 @@ class Worker:
             try:
                 self._await_start()
                 used = self._served > 1
-                assert self._channel is not None  # noqa: S101  (started above)
-                self._channel.send(request)
                 try:
+                    self._send(request, _STARTING)
                     self._collect(spec, library, records, on_wait, budget)
-                except _FailedError:
-                    if not used:
+                except (_FailedError, KernelCrash) as problem:
+                    started = isinstance(problem, KernelCrash) and problem.during != _STARTING
+                    if not used or started:
                         raise
                     # What kernels of other requests have left there may be the reason.
+                    self.close()
                     self._await_start()
-                    self._channel.send(request)
+                    self._send(request, _STARTING)
                     self._collect(spec, library, records, on_wait, budget)
                 if any(isinstance(r, Finding) and r.code in _NOT_AGAIN for r in records):
                     # What this child computes or how it ends is no longer the next cell's doing.
@@ -320,14 +353,15 @@ class Worker:
             try:
                 if len(self._loaded) >= _REQUESTS and library not in self._loaded:
                     self.close()
+                self._raise_late(library)
                 self._await_start(counted=False)
-                assert self._channel is not None  # noqa: S101  (started above)
                 if library not in self._loaded:
-                    self._channel.send(("load", spec, library))
+                    self._send(("load", spec, library), self._after)
                     self._collect(spec, library, records, _nothing, None, _LOADING, shows=True)
                     self._loaded.add(library)
                 self._shown = [0, 0]
-                self._channel.send(("call", library, export, packet, written))
+                self._send(("call", library, export, packet, written), self._after)
+                self._after, self._called = f"what goes on after {during}", library
                 answer = self._collect(spec, library, records, _nothing, None, during, shows=True)
             except KernelCrash:
                 raise
@@ -338,6 +372,21 @@ class Worker:
                 self.close()
                 raise KernelCrash(records[-1].message, signal=None, during=during)
             return answer
+
+    def _raise_late(self, library: str) -> None:
+        """Raise what ended the child after a call of this library had returned."""
+        if self._process is not None and _ended(self._process):
+            self._late[self._called] = self._crash(self._after, self._called)
+        if library in self._late:
+            raise self._late.pop(library)
+
+    def _send(self, request: Any, during: str) -> None:
+        """Send a request to the child that was started; one that is gone raises KernelCrash."""
+        assert self._channel is not None  # noqa: S101  (started by the caller)
+        try:
+            self._channel.send(request)
+        except OSError:  # it ended after its last answer, as by a thread that a kernel left behind
+            raise self._crash(during) from None
 
     def _await_start(self, *, counted: bool = True) -> None:
         if self._served >= _REQUESTS and counted:
@@ -416,9 +465,9 @@ class Worker:
             elif kind in ("returned", "raised"):
                 answer = (kind, value)
             elif kind in _CHANGES:
-                code, message = _CHANGES[kind]
+                code, level, message = _CHANGES[kind]
                 message = message.format(during=during, what=value)
-                records.append(_finding(spec, during, message, code=code))
+                records.append(_finding(spec, during, message, code=code, level=level))
             elif kind == "done":
                 if shows:
                     self._show_output()
@@ -536,7 +585,7 @@ _MEANING = {
     "SIGFPE": "integer division by zero or overflow",
     "SIGILL": "an instruction this processor does not have",
     "SIGKILL": "killed, perhaps for memory",
-    "SIGALRM": "time budget used up",
+    "SIGALRM": "a timer that the kernel has set",
 }
 
 _shared: Worker | None = None
@@ -584,9 +633,15 @@ def _children_of(pid: int) -> int:
 
 
 def _finding(
-    spec: CellSpec | None, during: str, message: str, *, code: str, signal: str | None = None
+    spec: CellSpec | None,
+    during: str,
+    message: str,
+    *,
+    code: str,
+    level: Literal["error", "warning"] = "error",
+    signal: str | None = None,
 ) -> Finding:
     """Return what a kernel did to the worker as a finding of the check that was running."""
     operators = spec.operators if spec is not None else ()
     operator = next((o.name for o in operators if o.name in during), "")
-    return Finding(during.split(maxsplit=1)[0], operator, "error", message, signal, code)
+    return Finding(during.split(maxsplit=1)[0], operator, level, message, signal, code)

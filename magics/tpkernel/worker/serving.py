@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,15 +22,19 @@ from typing import Any
 import numpy as np
 
 import tensorplay as tp
+from tensorplay.library.modules.spec import CellSpec
 from tensorplay.utils.cpp_jit.resources import free_memory
 from tpkernel.worker.channel import Channel, ClosedError
 from tpkernel.worker.crash_stack import install_crash_stack
+from tpkernel.worker.surroundings import Surroundings, threads
 from tpkernel.worker.transfer import Packet, pack, unpack
 
 __all__ = ["serve"]
 
 #: Part of the free memory that kernels under check may take.
 _SHARE = 0.8
+#: Seconds that threads get to end by themselves when the checks are done.
+_THREADS_END = 2.0
 
 
 class _WorkerChannel(Channel):
@@ -88,32 +93,7 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
                 faulthandler.enable()
                 install()
             if kind == "check":
-                spec, library, wanted, seed, budget = rest
-                # If the parent dies, nobody is left to end an endless loop: the alarm's default
-                # action is.
-                signal.setitimer(signal.ITIMER_REAL, budget + 5)
-                operators, kernels = suite.load_operators(spec, library)
-
-                def progress(text: str) -> None:
-                    _announce(channel, text)
-
-                records = (
-                    suite.run_checks(
-                        spec,
-                        operators,
-                        kernels,
-                        checks=wanted,
-                        seed=seed,
-                        library=library,
-                        sanitized=sanitized,
-                        progress=progress,
-                    )
-                    if isinstance(wanted, tuple)
-                    else suite.run_job(spec, operators, kernels, wanted, progress)
-                )
-                for record in records:
-                    channel.send(("record", record))
-                _stop_if_changed()
+                _check(channel, *rest, sanitized=sanitized)
             elif kind == "install":
                 install = install_crash_stack(*rest)
             elif kind == "load":
@@ -140,6 +120,52 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
                 said = f"{type(problem).__name__}: {problem}"
                 channel.send(("failed", (said, traceback.format_exc())))
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _check(
+    channel: Channel,
+    spec: CellSpec,
+    library: str,
+    wanted: Any,
+    seed: int,
+    budget: float,
+    *,
+    sanitized: bool,
+) -> None:
+    """Run a request's checks, and send what they find and what the kernels leave behind."""
+    from tpkernel.checks import suite
+
+    # If the parent dies, nobody is left to end an endless loop: the alarm's default action is.
+    signal.setitimer(signal.ITIMER_REAL, budget + 5)
+    operators, kernels = suite.load_operators(spec, library)
+    _SURROUNDINGS.keep()
+    before = threads()
+
+    def progress(text: str) -> None:
+        _announce(channel, text)
+
+    if not isinstance(wanted, tuple):
+        records = suite.run_job(spec, operators, kernels, wanted, progress)
+    else:
+        records = suite.run_checks(
+            spec,
+            operators,
+            kernels,
+            checks=wanted,
+            seed=seed,
+            library=library,
+            sanitized=sanitized,
+            progress=progress,
+        )
+    for record in records:
+        channel.send(("record", record))
+    _stop_if_changed()
+    _tell_changes(channel)
+    if isinstance(wanted, tuple) and threads() > before and not _has_openmp(library):
+        names = ", ".join(o.name for o in spec.operators)
+        progress(f"memory check of {names}, in threads that the calls left running")
+        if left := _threads_left(before):
+            channel.send(("threads", f"{left} threads" if left > 1 else "a thread"))
 
 
 def _called(function: Any, packet: Packet, written: tuple[int, ...]) -> tuple[str, Any]:
@@ -242,6 +268,7 @@ class _Limits:
 
 _UNLIMITED = sys.maxsize
 _LIMITS = _Limits()
+_SURROUNDINGS = Surroundings()
 
 
 def _amount(limit: int) -> str:
@@ -258,6 +285,7 @@ class _ProcessesLeft(Exception):  # noqa: N818  (no error of ours)
 
 def _announce(channel: Channel, text: str) -> None:
     _stop_if_changed()
+    _tell_changes(channel)
     channel.send(("progress", text))
 
 
@@ -269,3 +297,22 @@ def _stop_if_changed() -> None:
             raise _ProcessesLeft
     if lowered := _LIMITS.lowered():
         raise _LimitsLowered(lowered)
+
+
+def _tell_changes(channel: Channel) -> None:
+    if changes := _SURROUNDINGS.changed():
+        channel.send(("changed", changes))
+
+
+def _has_openmp(library: str) -> bool:
+    """Return whether a library uses OpenMP, whose threads wait for the next loop."""
+    code = Path(library).read_bytes()
+    return b"GOMP_" in code or b"__kmpc_" in code
+
+
+def _threads_left(before: int) -> int:
+    """Return how many threads more than before are there, when they had time to end or to crash."""
+    deadline = time.monotonic() + _THREADS_END
+    while threads() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return max(0, threads() - before)

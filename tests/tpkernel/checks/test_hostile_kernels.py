@@ -6,6 +6,7 @@ No test here starts processes without end, and each takes little memory before i
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -16,6 +17,8 @@ from tests.tpkernel.shell import SOFTPLUS
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system")
 
 CELL = """\
+#include <cfenv>
+#include <clocale>
 #include <csetjmp>
 #include <condition_variable>
 #include <cstdio>
@@ -29,6 +32,7 @@ CELL = """\
 #include <stdexcept>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -38,6 +42,8 @@ static int64_t deep(volatile int64_t n) { volatile char room[4096]; room[0] = ch
   return n == -1 ? room[0] : deep(n + 1) + room[0]; }
 static std::jmp_buf place;
 #define UNLOAD(library) { void* h = library; for (int i = 0; i < 64; ++i) dlclose(h); }
+#define UNLOAD_ONCE { Dl_info i; dladdr((void*)&deep, &i); \\
+  if (void* h = dlopen(i.dli_fname, RTLD_LAZY | RTLD_NOLOAD)) dlclose(h); }
 #define BIG 100'000'000'000
 #define PAGE(p) (void*)((uintptr_t)(p) & ~uintptr_t(4095))
 static void spoil(volatile char* p) {
@@ -56,6 +62,10 @@ static void block_signals() {
   sigprocmask(SIG_SETMASK, &all, nullptr);
 }
 static void ignore_signals() { for (int s = 1; s < 32; ++s) signal(s, SIG_IGN); }
+static void without_lock() {
+  auto run = (int (*)(const char*))dlsym(RTLD_DEFAULT, "PyRun_SimpleString");
+  std::thread([run] { run("x = [str(i) for i in range(10000)]"); }).join();
+}
 struct Never { ~Never() noexcept(false) { throw 1; } };
 void hostile(tp::In<double> x, tp::Out<double> out) {
   for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i];
@@ -120,6 +130,17 @@ HOSTILE: dict[str, tuple[str, str, str]] = {
     ),
     "killed": ("raise(SIGKILL);", "crash", "SIGKILL"),
     "real-time signal": ("raise(SIGRTMIN + 1);", "crash", "signal"),
+    "stops itself": ("raise(SIGSTOP);", "hang", "no answer within"),
+    "a timer of its own": ("ualarm(1000, 0); FOREVER", "crash", "SIGALRM: a timer"),
+    "another program": ('execl("/bin/true", "true", nullptr);', "crash", "exit status 0"),
+    "keeps a lock": ("static std::mutex m; m.lock();", "hang", "no answer within"),
+    "write before the output": ("out.data()[-1] = 1;", "writes_outside", "element -1"),
+    "Python without its lock": ("without_lock();", "crash", "SIG"),
+    "a thread that crashes later": (
+        "std::thread([] { usleep(20'000); *(volatile int*)nullptr = 1; }).detach();",
+        "crash",
+        "SIGSEGV",
+    ),
 }
 
 
@@ -144,23 +165,53 @@ def test_after_all_of_them_the_next_cell_is_judged_rightly():
     assert report.module.softplus(tp.zeros(1)).tolist() == pytest.approx([0.6931472], rel=1e-6)
 
 
-MILD = {
-    "the working folder": 'if (chdir("/") != 0) std::abort();',
-    "the locale": 'setenv("LC_ALL", "tr_TR", 1);',
-    "a signal handler": "signal(SIGSEGV, SIG_DFL);",
-    "a thread that is joined": "std::thread([] {}).join();",
-    "unloads itself": "Dl_info info; dladdr((void*)&deep, &info); "
-    "if (void* h = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)) { dlclose(h); }",
+# Body, and what a warning says of it; None: it leaves nothing behind.
+MILD: dict[str, tuple[str, str | None]] = {
+    "the working folder": (
+        'if (chdir("/") != 0) std::abort();',
+        "the working folder, from .* to /",
+    ),
+    "an environment variable": ('setenv("LC_ALL", "tr_TR", 1);', r"variables \(LC_ALL\)"),
+    "the environment": ("clearenv();", r"variables \(.* more\)"),
+    "the locale": (
+        'std::setlocale(LC_NUMERIC, "POSIX"); std::setlocale(LC_CTYPE, "C");',
+        "the locale, to ",
+    ),
+    "a signal handler": ("signal(SIGSEGV, SIG_DFL);", r"have a handler \(SIGSEGV\)"),
+    "an ignored signal": ("signal(SIGINT, SIG_IGN);", r"are ignored \(SIGINT\)"),
+    "blocked signals": ("block_signals();", r"are blocked \(.* more\)"),
+    "the rounding of numbers": ("std::fesetround(FE_UPWARD);", r"arithmetic \(rounding\)"),
+    "trapped exceptions": ("feenableexcept(FE_OVERFLOW);", r"arithmetic \(trapped exceptions\)"),
+    "the umask": ("umask(0777);", "the umask, from .* to 777"),
+    "the error stream": ("close(2);", r"standard streams \(standard error\)"),
+    "a thread that goes on": ("std::thread([] { for (;;) pause(); }).detach();", "leaves .*thread"),
+    "a thread that is joined": ("std::thread([] {}).join();", None),
+    "an alarm that is put off": ("alarm(100); alarm(0);", None),
+    "a rounding that is put back": (
+        "std::fesetround(FE_UPWARD); std::fesetround(FE_TONEAREST);",
+        None,
+    ),
+    "unloads itself": (
+        "UNLOAD_ONCE",
+        None,
+    ),
 }
 
 
 @pytest.mark.parametrize("change", MILD)
-def test_what_it_changes_in_its_process_does_not_reach_the_session(change: str):
+def test_what_it_changes_in_its_process_is_told_and_does_not_reach_the_session(change: str):
+    body, told = MILD[change]
     before = os.getcwd(), dict(os.environ)  # noqa: PTH109  (the folder itself is the matter)
-    report = tpkernel.build(
-        "#include <clocale>\n" + CELL.replace("BODY", MILD[change]), checks=("memory",)
-    )
+    report = tpkernel.build(CELL.replace("BODY", body), checks=("memory",))
     assert report.ok, str(report)
+    warnings = [f for f in report.findings if f.level == "warning"]
+    if told is None:
+        assert warnings == []
+    else:
+        (warning,) = warnings
+        assert warning.code in ("changes_process", "leaves_threads")
+        assert (warning.check, warning.operator) == ("memory", "cell::hostile")
+        assert re.search(told, warning.message), warning.message
     crashing = CELL.replace("BODY", HOSTILE["null write"][0])
     (finding,) = [f for f in tpkernel.build(crashing).findings if f.code == "crash"]
     assert "in hostile" in finding.message  # found by the handler, whatever was set before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 import tensorplay as tp
 import tpkernel
 from tpkernel.checks.suite import CHECKS
+from tpkernel.worker.isolation import isolating_worker
 from tpkernel.worker.process import shared_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system")
@@ -171,6 +173,7 @@ IN_A_FORKED_SESSION = """
 import os, sys
 import tpkernel
 from tpkernel.checks.suite import CHECKS
+from tpkernel.worker.isolation import isolating_worker
 from tpkernel.worker.process import shared_worker
 
 PLUS = {plus!r}
@@ -259,3 +262,31 @@ def test_a_global_object_that_forks_is_not_loaded_here() -> None:
     with pytest.raises(tpkernel.KernelCrash, match="processes"):
         tpkernel.build(text)
     assert_next_cell_is_judged_rightly()
+
+
+def test_a_worker_that_ended_between_two_cells_is_replaced() -> None:
+    for value in range(3):
+        pid = shared_worker().pid
+        if pid is not None:
+            os.kill(
+                pid, signal.SIGKILL
+            )  # at once: it may not be gone when the next request is sent
+        report = tpkernel.build(PLUS.replace("1.0", f"{value + 2}.0"), checks=("memory",))
+        assert report.ok, str(report)
+
+
+def test_an_isolated_kernel_that_crashes_after_its_call_is_told_at_the_next() -> None:
+    later = "std::thread([] { usleep(100'000); *(volatile int*)nullptr = 1; }).detach();"
+    text = "#include <thread>\n" + CELL.replace("BODY", later)
+    report = tpkernel.build(text, checks=(), isolate=True)
+    x = tp.ones(2, dtype=tp.float64)
+    assert report.module.hostile(x).tolist() == [1.0, 1.0]
+    pid = isolating_worker().pid
+    assert pid is not None
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(
+        tpkernel.KernelCrash,
+        match=r"SIGSEGV.* during what goes on after the call .*, in a thread of hostile",
+    ):
+        report.module.hostile(x)
+    assert report.module.hostile(x).tolist() == [1.0, 1.0]  # in a fresh worker
