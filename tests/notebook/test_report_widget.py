@@ -170,6 +170,44 @@ def test_controls_change_the_gradcheck_and_pictures_answer_pointer_and_keys(
         tab.screenshot("report-steps-dark")
 
 
+def test_every_setting_reaches_the_gradcheck(lab: LabBrowser) -> None:
+    with lab.open(report_notebook()) as tab:
+        tab.run_all()
+        report = tab.output(1)
+        report.get_by_role("tab", name="Gradcheck").click()
+        panel = report.get_by_role("tabpanel", name="Gradcheck")
+        again = panel.get_by_role("button", name="Run gradcheck again")
+        rows = panel.get_by_role("table", name="Gradcheck").get_by_role("row")
+        panel.get_by_label("Shape of x").fill("3, 2")
+        panel.get_by_label("Step", exact=True).fill("1e-4")
+        panel.get_by_label("atol").fill("1e-3")
+        panel.get_by_label("rtol").fill("1e-2")
+        panel.get_by_label("Mode").select_option("forward")
+        again.click()
+        expect(rows).to_have_count(2)
+        panel.get_by_label("Second order").check()
+        again.click()
+        expect(rows).to_have_count(4)  # beside the first order
+        expect(rows.nth(1)).to_contain_text("step 0.0001, atol 0.001, rtol 0.01, forward mode")
+        expect(rows.nth(2)).to_contain_text("second order: output 0 by x")
+        tab.screenshot("report-second-order")
+        panel.get_by_label("Second order").uncheck()
+        panel.get_by_label("Mode").select_option("reverse")
+        panel.get_by_label("Fast").check()
+        panel.get_by_label("Dtype", exact=True).select_option("float32")
+        again.click()
+        expect(rows.nth(1)).to_contain_text(
+            "float32 (seed 0, step 0.0001, atol 0.001, rtol 0.01, fast"
+        )
+        panel.get_by_label("Step", exact=True).fill("-1")
+        again.click()
+        expect(report.get_by_role("alert")).to_have_text(
+            "ValueError [with_gradcheck] argument 'step': expected a number above 0, got -1.0"
+        )
+        expect(rows).to_have_count(4)  # as it was
+        assert tab.problems == []
+
+
 def test_times_are_drawn_beside_a_reference_and_the_machines_limit(lab: LabBrowser) -> None:
     with lab.open(report_notebook(), theme="JupyterLab Dark") as tab:
         tab.run_all()

@@ -6,6 +6,8 @@ widget show them. Nothing here computes.
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -350,6 +352,14 @@ class PairFacts:
     curve: StepCurve | None = None
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and 0 <= float(value) < math.inf
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and int(value) >= 0
+
+
 @dataclass(frozen=True)
 class GradcheckSettings:
     """What a person chooses for a gradcheck; the defaults are those of a cell's own check.
@@ -403,6 +413,21 @@ class GradcheckSettings:
                     f"[with_gradcheck] argument '{name}': expected one of "
                     f"{', '.join(map(repr, known))}, got {value!r}"
                 )
+                raise ValueError(message)
+        zero = "a finite number, 0 or above"
+        given_numbers: tuple[tuple[str, Any, bool, str], ...] = (
+            ("step", self.step, _is_number(self.step) and self.step != 0, "a number above 0"),
+            ("atol", self.atol, _is_number(self.atol), zero),
+            ("rtol", self.rtol, _is_number(self.rtol), zero),
+            ("seed", self.seed, _is_size(self.seed), "a whole number, 0 or above"),
+            *(
+                ("shapes", {n: s}, all(map(_is_size, s)), "whole numbers, 0 or above")
+                for n, s in self.shapes.items()
+            ),
+        )
+        for name, value, fits, expected in given_numbers:
+            if value is not None and not fits:
+                message = f"[with_gradcheck] argument '{name}': expected {expected}, got {value!r}"
                 raise ValueError(message)
 
     def text(self) -> str:

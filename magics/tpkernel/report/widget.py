@@ -411,6 +411,6 @@ def _strip(problem: BaseException) -> dict[str, str]:
     frames = [
         f"{f.filename}:{f.lineno} in {f.name}"
         for f in traceback.extract_tb(problem.__traceback__)
-        if not f.filename.startswith(PACKAGE) and f.name != "run"
+        if not f.filename.startswith((PACKAGE, "<string>")) and f.name != "run"
     ]
     return {"type": type(problem).__name__, "text": str(problem), "frames": "\n".join(frames[-5:])}

@@ -318,6 +318,26 @@ def test_a_gradcheck_that_there_is_not_is_refused(name: str, value: object) -> N
         report.with_gradcheck(**{name: value})
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step": 0.0},
+        {"step": float("nan")},
+        {"atol": -1e-3},
+        {"rtol": float("inf")},
+        {"seed": -1},
+        {"seed": 1.5},
+        {"shapes": {"x": (2, -1)}},
+        {"budget": 0.0},
+    ],
+    ids=str,
+)
+def test_numbers_that_no_gradcheck_has_are_refused(wrong: dict[str, object]) -> None:
+    report = tpkernel.build(SOFTPLUS, checks=False)
+    with pytest.raises(ValueError, match=rf"argument '{next(iter(wrong))}': expected .*, got "):
+        report.with_gradcheck(**wrong)
+
+
 def test_what_two_inputs_of_one_type_refuse_is_said_once() -> None:
     text = """\
 /*---

@@ -127,7 +127,10 @@ def test_times_opcheck_and_listing_have_buttons(widget):
         ({"seed": "-1"}, "negative"),
         ({"seed": None}, "whole number"),
         ({"step": "nan"}, "step must be a number"),
+        ({"step": "-1"}, "argument 'step': expected a number above 0, got -1.0"),
+        ({"step": "0"}, "argument 'step': expected a number above 0, got 0.0"),
         ({"atol": "much"}, "atol must be a number"),
+        ({"rtol": "-0.1"}, "argument 'rtol': expected a finite number, 0 or above, got -0.1"),
         ({"shapes": {"x": "two"}}, "shape of x"),
         ({"shapes": {"y": "2"}}, "no tensor argument 'y'; it has x"),
         ({"dtype": "int64"}, "expected float32 or float64, got int64"),
@@ -141,6 +144,7 @@ def test_settings_that_cannot_be_are_shown_in_the_strip(widget, chosen, said):
     send(widget, action="gradcheck", settings=settings(**chosen))
     assert isinstance(widget.last_error, ValueError)
     assert said in widget.error["text"]
+    assert "<string>" not in widget.error["frames"]
     assert widget.report is before
     assert widget.busy == ""
     send(widget, action="gradcheck", settings=settings(seed=" 3 "))
