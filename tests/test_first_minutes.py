@@ -34,6 +34,8 @@ void twice(tp::In<T> x, tp::Out<T> out) {
 error = result.error_before_exec or result.error_in_exec
 if error is None:
     result = shell.run_cell("import tensorplay as tp; twice(tp.ones(2)).tolist()")
+else:
+    print("BLOCKED", shell.run_cell("twice(1)").error_in_exec)
 print("\\nSAID", result.result if error is None else f"{type(error).__name__}: {error}")
 '''
 WORKS = "[2.0, 2.0]"
@@ -62,8 +64,12 @@ def first_cell(
 def test_without_a_compiler_the_command_that_brings_one(tmp_path: Path) -> None:
     if (Path(sys.executable).parent / "g++").exists():
         pytest.skip("this environment brings its own compiler, which is found without PATH")
-    said, _ = first_cell(tmp_path, path=str(tmp_path))
+    said, printed = first_cell(tmp_path, path=f"{tmp_path}:{tmp_path}")
     assert said.startswith("MissingToolError: no C++ compiler: expected one of g++, clang++")
+    assert said.splitlines()[0].count(str(tmp_path)) == 1
+    assert re.search(
+        r"^BLOCKED 'twice' is .*\. Fix that cell and run it again\.$", printed, re.MULTILINE
+    )
     assert "apt-get install g++" in said
     assert len(said.splitlines()) < 6
 
@@ -92,7 +98,7 @@ def old_compiler(tmp_path: Path) -> str:
 def test_an_old_compiler_is_named_with_the_command_that_brings_another(
     tmp_path: Path, old_compiler: str
 ) -> None:
-    said, _ = first_cell(tmp_path, "ziglang", path=old_compiler)
+    said, printed = first_cell(tmp_path, "ziglang", path=old_compiler)
     sentence, command = said.splitlines()
     assert re.match(
         r"BuildError: \S+/g\+\+ \(gcc 4\.8\.5\) is too old for kernels: they need g\+\+ 9 or clang "
@@ -100,6 +106,7 @@ def test_an_old_compiler_is_named_with_the_command_that_brings_another(
         sentence,
     )
     assert command.strip().startswith("pip install ziglang")
+    assert "or newer. Fix that cell and run it again." in printed
 
 
 @needs_compiler

@@ -187,7 +187,9 @@ def _others(argument: Argument, kind: str, default: Any) -> list[Any]:
         return [not default]
     base = kind.rstrip("?")
     if base in ("float", "Scalar") and isinstance(default, (int, float)):
-        return [0.7 * default, 1.3 * default] if default else [0.7, -0.4]
+        # Rounded, since 0.7 * 0.2 is 0.13999999999999999 in every label.
+        near_by = [float(f"{factor * default:.12g}") for factor in (0.7, 1.3)]
+        return near_by if default else [0.7, -0.4]
     if base in ("int", "SymInt") and isinstance(default, int):
         # One less may be a count of none, which a kernel divides by.
         near = [default + 1, *([default - 1] if default >= 2 else [])]

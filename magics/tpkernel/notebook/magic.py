@@ -622,8 +622,9 @@ def _remember(report: Report) -> None:
 
 
 def _first_line(problem: BaseException) -> str:
-    text = str(problem).strip() or type(problem).__name__
-    return text.splitlines()[0].rstrip(".") + "."
+    line = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+    line = re.sub(r"(?<=\.) [^.]*:$", "", line)  # a sentence that goes on in the lines below
+    return line.rstrip(".") + "."
 
 
 def _short(problem: Exception, unexpected: str | None = None) -> Exception:

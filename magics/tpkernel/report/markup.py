@@ -18,11 +18,14 @@ import numpy.typing as npt
 
 __all__ = ["code_html", "details", "escaped", "heat_map", "one_line", "paragraph", "pre", "table"]
 
-# Text of its own on a ground of its own, so that it can be read on light and dark pages.
+# Text of its own on a ground of its own, so that it can be read on light and dark pages. Pages of
+# nbconvert give it the font of prose, in which a caret stands elsewhere.
 _PRE = (
-    "background:#f6f8fa;color:#1f2328;padding:6px 8px;border:1px solid #d0d7de;overflow-x:auto;"
+    "font-family:monospace;background:#f6f8fa;color:#1f2328;padding:6px 8px;"
+    "border:1px solid #d0d7de;overflow-x:auto;"
     "line-height:1.4;white-space:pre-wrap;word-break:normal;overflow-wrap:break-word"
 )
+_FRAME = 0x8C  # grey, so that one sees where the white of a heat map ends
 _TABLE = "border-collapse:collapse;margin:4px 0"
 _CELL = "border:1px solid #8c959f;padding:2px 8px;text-align:left;vertical-align:top"
 
@@ -93,6 +96,7 @@ def heat_map(ratios: npt.NDArray[np.float64], text: str) -> str:
     height, width = ratios.shape
     scale = max(1, min(24, 240 // max(height, width)))
     pixels = np.repeat(np.repeat(_colours(ratios), scale, 0), scale, 1)
+    pixels = np.pad(pixels, ((1, 1), (1, 1), (0, 0)), constant_values=_FRAME)
     return f'<img src="data:image/png;base64,{_png(pixels)}" alt="{escaped(text)}">'
 
 

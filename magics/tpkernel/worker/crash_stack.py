@@ -161,8 +161,8 @@ def resolved(library: str, offsets: Sequence[str]) -> list[tuple[str, int | None
     for function, place in zip(lines[::2], lines[1::2], strict=False):
         if function.startswith("__tvm_ffi_"):
             break  # the export: what called it is not the cell's
-        if function.startswith("tp_rt_"):
-            continue  # of the run-time library, which is linked into the cell's
+        if function.startswith(("tp_rt_", "tensorplay::jit::")):
+            continue  # of the run-time library, which is linked into the cell's, or of the export
         name = re.sub(r"\(.*", "", function.removeprefix("void "))
         if thread := re.match(r"std::thread::_State_impl<.*?std::tuple<(?:([\w:]+)\()?", function):
             name = f"a thread of {thread[1]}" if thread[1] else "a thread"

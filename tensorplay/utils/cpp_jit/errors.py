@@ -68,7 +68,7 @@ def no_compiler(
         ``"CXX"``, or ``"CC"`` for C.
     """
     names = ", ".join(looked_for)
-    folders = ", ".join(where) if where else "no folder: PATH is empty"
+    folders = ", ".join(dict.fromkeys(where)) if where else "no folder: PATH is empty"
     asked = f" ({name}={variable})" if variable else ""
     language = "C" if name == "CC" else "C++"
     commands = ["  conda: conda install -c conda-forge cxx-compiler", f"  pip:   {_BY_PIP}"]

@@ -52,6 +52,14 @@ def test_what_a_formula_forgets_is_found_though_the_default_is_neutral(kind: str
     assert "wrong" in verdicts(report)
 
 
+def test_varied_numbers_are_short() -> None:
+    report = tpkernel.build(cell("float a=0.2", "double a", "T(a) * x[i]", "grad * a"))
+    samples = " ".join(check.sample for check in report.gradcheck)
+    assert "a=0.14" in samples
+    assert "a=0.26" in samples
+    assert "9999" not in samples
+
+
 @pytest.mark.parametrize("kind", ["float", "zero", "int", "bool", "required bool"])
 def test_what_it_does_not_forget_passes(kind: str) -> None:
     arguments, parameters, value, _, right = KINDS[kind]

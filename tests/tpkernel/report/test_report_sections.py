@@ -139,6 +139,10 @@ def test_the_picture_is_a_png_whose_colours_say_what_is_wrong() -> None:
     colours = {tuple(p) for p in pixels.reshape(-1, 3).tolist()}
     assert any(red > 140 and blue < 60 for red, _, blue in colours)
     assert any(min(colour) > 200 for colour in colours)
+    # Where the white of a picture ends is seen on a white page.
+    edge = pixels.reshape(height, width, 3)
+    frame = [edge[0], edge[-1], edge[:, 0], edge[:, -1]]
+    assert {tuple(p) for line in frame for p in line.tolist()} == {(140, 140, 140)}
     assert 'alt="Jacobian 30 × 20' in report.to_html()
 
 

@@ -57,6 +57,9 @@ def test_a_crash_is_an_error_and_the_session_goes_on(plain):
     assert str(crash).startswith("[poke] signal 11 (SIGSEGV: ")
     assert "the call poke(n=3)" in str(crash)
     assert crash.stack == ("poke",)
+    with pytest.raises(tpkernel.KernelCrash) as caught:
+        plain.at(np.ones(2), 1 << 48)
+    assert caught.value.stack == ("at",)  # and nothing of what stands around a kernel
     assert plain.twice("ab") == "abab"
     with pytest.raises(tpkernel.KernelCrash, match="exit status 3"):
         plain.leave()

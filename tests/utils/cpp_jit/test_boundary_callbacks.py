@@ -344,6 +344,7 @@ def test_the_frames_of_cpp_stand_in_the_middle(m) -> None:
         ("callbacks.cpp", line_of("  return f(x);"), "call"),
         ("callbacks.cpp", line_of("return f(m)"), "unhappy"),
     ]
+    assert next(f.line for f in frames if f.filename == "callbacks.cpp") == "return f(x);"
     names = [f.name for f in frames]
     assert names.index("call") < names.index("outer") < names.index("unhappy")
     assert names[-1] == "inner"
