@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import re
 import sys
 import types
@@ -52,7 +53,10 @@ def place_of(library: Path | None, name: str) -> tuple[str, int] | None:
         lines = [start + i + 1 for i, piece in enumerate(body) if call.search(piece)]
         if len(lines) == 1:
             line = lines[0]
-    return _as_the_cell_counts(text.split("\n"), line)
+    place = _as_the_cell_counts(text.split("\n"), line)
+    if place is not None and not Path(place[0]).is_file():
+        _show(text.split("\n"), place[0])
+    return place
 
 
 def _end_of(code: list[str], start: int) -> int:
@@ -77,6 +81,27 @@ def _as_the_cell_counts(lines: list[str], line: int) -> tuple[str, int] | None:
             at, first = number, int(found[1])
             file = re.sub(r"\\(.)", r"\1", found[2]) if found[2] is not None else file
     return (file, first + line - at - 1) if file else None
+
+
+def _show(lines: list[str], file: str) -> None:
+    """Let tracebacks show lines of a text whose name is of no file.
+
+    Of texts of one name, those of the one that called last: its traceback is shown next.
+    """
+    shown: dict[int, str] = {}
+    current, number = "", 0
+    for text in lines:
+        found = _LINE.match(text)
+        if found is not None:
+            number = int(found[1])
+            current = re.sub(r"\\(.)", r"\1", found[2]) if found[2] is not None else current
+            continue
+        if current == file:
+            shown[number] = text
+        number += 1
+    whole = [shown.get(i, "") + "\n" for i in range(1, max(shown, default=0) + 1)]
+    # Without a time of change, `linecache.checkcache` keeps them.
+    linecache.cache[file] = (sum(map(len, whole)), None, whole, file)
 
 
 def frame_of(
