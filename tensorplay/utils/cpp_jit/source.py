@@ -193,11 +193,9 @@ class Scan:
         flat = _without_preprocessor(self.code)
         if "thread_local" in flat:
             return True
-        for declaration in re.findall(r"\bstatic\b([^;{(=]*)[;{(=]", flat):
-            if not re.search(r"\b(?:const|constexpr)\b", declaration):
-                after = flat[flat.index(f"static{declaration}") + len("static" + declaration) :]
-                if not after.startswith("("):
-                    return True
+        for declaration, after in re.findall(r"\bstatic\b([^;{(=]*)([;{(=])", flat):
+            if after != "(" and not re.search(r"\b(?:const|constexpr)\b", declaration):
+                return True
         return _has_global(flat)
 
     @property
@@ -214,29 +212,25 @@ def _has_global(flat: str) -> bool:
     """Return whether a statement at namespace level may define a variable."""
     depth = 0
     statement = ""
-    for character in flat:
-        if character == "{":
+    # A piece at a time: a text of megabytes, such as a comment, is one.
+    for piece in re.split(r"([{};])", flat):
+        if piece == "{":
             opens = re.search(r"\b(?:namespace[\w:\s]*|extern\s*\"\s*\"\s*)$", statement)
             depth += opens is None
             statement = statement if depth else ""
-        elif character == "}":
+        elif piece == "}":
             depth = max(0, depth - 1)
             if depth == 0 and ")" in statement:
                 statement = ""  # the end of a function body
+        elif depth == 0 and piece == ";":
+            words = statement.split()
+            harmless = {"using", "typedef", "struct", "class", "enum", "union", "template"}
+            harmless |= {"static_assert", "extern", "const", "constexpr", "friend", "static"}
+            if words and words[0] not in harmless and ("=" in statement or "(" not in statement):
+                return True
+            statement = ""
         elif depth == 0:
-            if character == ";":
-                words = statement.split()
-                harmless = {"using", "typedef", "struct", "class", "enum", "union", "template"}
-                harmless |= {"static_assert", "extern", "const", "constexpr", "friend", "static"}
-                if (
-                    words
-                    and words[0] not in harmless
-                    and ("=" in statement or "(" not in statement)
-                ):
-                    return True
-                statement = ""
-            else:
-                statement += character
+            statement += piece
     return False
 
 

@@ -119,3 +119,10 @@ def test_sources_with_variables_that_outlive_a_call(text, stateful):
 def test_the_closest_name():
     assert closest("addd", ["sub", "add"]) == "add"
     assert closest("zzz", ["sub", "add"]) is None
+
+
+def test_megabytes_of_comments_are_read_in_a_time_that_grows_with_them():
+    # Five minutes where each character copies the statement before it.
+    text = "/*\n" + "some words of documentation\n" * 70_000 + "*/\nvoid f() {}\n"
+    assert scan(text).stateful is False
+    assert scan(f"{text}int calls;\n").stateful is True
