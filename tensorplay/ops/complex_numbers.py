@@ -48,7 +48,7 @@ conj = unary(
 
 def _component(x: Spec) -> Spec:
     if not x.dtype.is_complex:
-        return x
+        return Spec(x.shape, x.dtype, strides_of(x))
     return Spec(x.shape, x.dtype.to_real(), tuple(2 * step for step in strides_of(x)))
 
 
