@@ -23,7 +23,6 @@ PyObject* name_call_guarded = nullptr;
 PyObject* name_explained = nullptr;
 PyObject* name_result = nullptr;
 PyObject* name_dlpack = nullptr;
-PyObject* name_chandle = nullptr;
 PyObject* name_exchange = nullptr;
 
 bool has(PyTypeObject* type, PyObject* name) {
@@ -43,8 +42,8 @@ bool is_plain(const CallBase* self, PyObject* value) {
   if ((type->tp_flags & containers) || type->tp_call != nullptr || is_special_to_numpy(value)) {
     return false;
   }
-  // Memory, and objects of the engine's; of anything else it would make one that owns it.
-  return has(type, name_dlpack) || has(type, name_chandle) || has(type, name_exchange);
+  // Memory. Objects of the engine's may be none, and of anything else it would make one that owns it.
+  return has(type, name_dlpack) || has(type, name_exchange);
 }
 
 bool is_final(PyObject* value) {
@@ -171,9 +170,8 @@ bool prepare_call_base(PyObject* module) {
   name_explained = PyUnicode_InternFromString("_explained");
   name_result = PyUnicode_InternFromString("_result");
   name_dlpack = PyUnicode_InternFromString("__dlpack__");
-  name_chandle = PyUnicode_InternFromString("__chandle__");
   name_exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
-  if (!name_dlpack || !name_chandle || !name_exchange) return false;
+  if (!name_dlpack || !name_exchange) return false;
   if (!name_call_slowly || !name_call_guarded || !name_explained || !name_result) return false;
   call_base_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return call_base_type != nullptr &&

@@ -19,18 +19,29 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensorplay import _native
 from tensorplay._dlpack import Tensor
 from tensorplay.utils.cpp_jit.c_interface import ByteArray
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.held import engine_library, give, hold, opaque, owned
 from tensorplay.utils.cpp_jit.lent import Lent, is_lent
-from tensorplay.utils.cpp_jit.values import PLAIN, from_engine, leaves, to_engine
+from tensorplay.utils.cpp_jit.refusals import texts, undescribed, without_bytes
+from tensorplay.utils.cpp_jit.values import (
+    PLAIN,
+    RefusedError,
+    from_engine,
+    leaves,
+    replaced,
+    to_engine,
+    with_our_word,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Callback", "held_by", "joined_traceback", "original", "python_function"]
+__all__ = ["Callback", "held_by", "joined_traceback", "leaving", "original", "python_function"]
 
 #: Most levels of callbacks on one thread, each of which takes some kilobytes of its stack.
 MOST_LEVELS = 100
@@ -85,10 +96,10 @@ class Callback:
                 *[a if type(a) in PLAIN else self._received(a, lent) for a in args]
             )
             if type(result) in PLAIN:
+                if type(result) is str:
+                    _check_texts(result, self._result_place)
                 return result
-            result = to_engine(result)
-            self._check_result(result)
-            return result
+            return leaving(result, self._result_place)
         except RecursionError as error:
             if not _has_room():
                 raise _no_room().with_traceback(None) from None
@@ -112,22 +123,9 @@ class Callback:
             self.interrupt = error
         return _Carrier(_error_holding(error))
 
-    def _check_result(self, result: Any) -> None:
-        """Refuse tensors that cannot leave, in the words of a result."""
-        for path, value in leaves(result):
-            if not isinstance(value, Tensor):
-                continue
-            place = f"[{_name_of(self.function)}] result{path}"
-            if value.is_meta:
-                raise ValueError(
-                    f"{place}: expected a tensor with memory on cpu, got one on meta. Write "
-                    "tp.empty_like(x, device='cpu') and fill it."
-                )
-            try:
-                value.__dlpack__(max_version=(1, 1))
-            except BufferError as error:
-                reason = re.sub(r"^\[\w+\] ", "", str(error))
-                raise RuntimeError(f"{place}: {reason}") from error
+    @property
+    def _result_place(self) -> str:
+        return f"[{_name_of(self.function)}] result"
 
     def function_object(self) -> Any:
         """Return the engine's function that calls this."""
@@ -138,6 +136,74 @@ class Callback:
         with _alive_lock:
             _alive[address] = weakref.ref(self, functools.partial(_forget, address))
         return made
+
+
+def leaving(value: Any, place: str) -> Any:
+    """Return a value as the engine takes it where no kernel's argument names it.
+
+    Parameters
+    ----------
+    value
+        What a callback returns, or what becomes a field of an object.
+    place
+        What errors call it.
+
+    Raises
+    ------
+    TypeError
+        It is or holds an array that DLPack cannot describe, one with a mask, or an object that C++
+        has not made.
+    ValueError
+        It is or holds a tensor without memory, or text without bytes.
+    RuntimeError
+        It is or holds a tensor that requires grad while gradients are recorded.
+    """
+    try:
+        given = to_engine(value)
+    except RefusedError as error:
+        path = next((path for path, inner in leaves(value) if inner is error.value), "")
+        raise TypeError(f"{place}{path}: {error}") from None
+    _check_texts(given, place)
+    by: dict[str, Any] = {}
+    for path, inner in leaves(given):
+        if isinstance(inner, Tensor):
+            _check_tensor(inner, place + path)
+        elif isinstance(inner, np.ndarray):
+            by[path] = _exported(inner, place + path)
+    return replaced(given, by) if by else given
+
+
+def _check_tensor(tensor: Tensor, place: str) -> None:
+    if tensor.is_meta:
+        raise ValueError(
+            f"{place}: expected a tensor with memory on cpu, got one on meta. Write "
+            "tp.empty_like(x, device='cpu') and fill it."
+        )
+    try:
+        tensor.__dlpack__(max_version=(1, 1))
+    except BufferError as error:
+        reason = re.sub(r"^\[\w+\] ", "", str(error))
+        raise RuntimeError(f"{place}: {reason}") from error
+
+
+def _exported(array: np.ndarray[Any, Any], place: str) -> Any:
+    """Return what the engine takes for an array: of one that may not be written, a copy."""
+    given = with_our_word(array if array.flags.writeable else array.copy(order="K"))
+    if isinstance(given, np.ndarray):
+        try:
+            given.__dlpack__()
+        except BufferError as reason:
+            raise undescribed(place, given, reason) from None
+    return given
+
+
+def _check_texts(value: Any, place: str) -> None:
+    for text in texts(value):
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise without_bytes(place, error) from None
 
 
 # --- functions that C++ holds ----------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tensorplay import _native
-from tensorplay._dlpack import from_numpy, writable_alias
+from tensorplay._dlpack import writable_alias
 from tensorplay.utils.cpp_jit.callbacks import Callback, joined_traceback, original
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.held import prepare
@@ -22,11 +22,12 @@ from tensorplay.utils.cpp_jit.source import Parameter
 from tensorplay.utils.cpp_jit.values import (
     CONTAINERS,
     PLAIN,
-    MaskedError,
+    RefusedError,
     from_engine,
     leaves,
     replaced,
     to_engine,
+    with_our_word,
 )
 
 __all__ = ["CudaKernel", "Kernel"]
@@ -44,7 +45,6 @@ _VIEW = re.compile(
     r"\s*(const\s+)?(::)?((tvm::ffi::|ffi::)?TensorView\s*(const\s*)?&?|tp::(In|Out|InOut)<.*>)\s*$",
     re.DOTALL,
 )
-_OF_OTHERS = 2  # what `dtype.isbuiltin` is for types that other packages add to NumPy
 _MOST_VIEWS = 16  # bits of the word that tells which they are
 
 
@@ -136,8 +136,8 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
         made: list[Callback] = []
         try:
             given = tuple([to_engine(value, made) for value in args])
-        except MaskedError as error:
-            raise self._masked(args, error) from None
+        except RefusedError as error:
+            raise self._misread(args, error) from None
         try:
             result = self._function(*given)
             failed = None
@@ -194,11 +194,11 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
                 error.args = (text,)
         return error
 
-    def _masked(self, args: tuple[Any, ...], error: MaskedError) -> TypeError:
-        """Return the error for an array with a mask, with the argument that it is in."""
+    def _misread(self, args: tuple[Any, ...], error: RefusedError) -> TypeError:
+        """Return the error for what C++ would misread, with the argument that it is in."""
         for position, passed in enumerate(args):
             for path, value in leaves(passed):
-                if value is error.array:
+                if value is error.value:
                     at = path and f" at {path}"
                     return TypeError(f"[{self._shown}] {self._argument(position)}{at}: {error}")
         return error
@@ -281,15 +281,15 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
                 self._check_exported(where, value, error)
                 array = _read_only_array(value, where, error)
                 if array is None:
-                    if isinstance(value, np.ndarray) and value.dtype.isbuiltin == _OF_OTHERS:
-                        by[path] = _with_our_word(value)
+                    if isinstance(value, np.ndarray):
+                        by[path] = with_our_word(value)
                     continue
                 if not path and self._is_read_only(position):
-                    by[path] = _with_our_word(writable_alias(array))
+                    by[path] = with_our_word(writable_alias(array))
                 else:
                     before = np.array(array, order="K", copy=True)
                     copy = before.copy(order="K")
-                    by[path] = _with_our_word(copy)
+                    by[path] = with_our_word(copy)
                     watched.append((where, before, copy))
             values.append(replaced(given, by) if by else given)
         if all(new is old for new, old in zip(values, args, strict=True)):
@@ -447,19 +447,6 @@ def _read_only_array(value: Any, where: str, error: BufferError) -> np.ndarray[A
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         return value
     return None
-
-
-def _with_our_word(array: np.ndarray[Any, Any]) -> Any:
-    """Return a tensor on an array of a type that NumPy lacks, such as bfloat16; others as they are.
-
-    NumPy's export has no words for such types, and DLPack has.
-    """
-    if array.dtype.isbuiltin != _OF_OTHERS:
-        return array
-    try:
-        return from_numpy(array)
-    except TypeError:  # the runtime has no such type either: NumPy's reason is told
-        return array
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from tensorplay.utils.cpp_jit.callbacks import Callback
+from tensorplay.utils.cpp_jit.callbacks import Callback, leaving
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.kernel import Kernel
-from tensorplay.utils.cpp_jit.values import from_engine, to_engine
+from tensorplay.utils.cpp_jit.refusals import argument, mismatch, unfit, without_bytes
+from tensorplay.utils.cpp_jit.values import from_engine
 
 __all__ = [
     "get_global_func",
@@ -58,6 +59,17 @@ class _Owner:
 #: Who registered a name, by kind and name: "function", "type" (C++), "class" (Python), "error".
 _owners: dict[tuple[str, str], _Owner] = {}
 _lock = threading.RLock()
+
+
+def _check_name(operation: str, parameter: str, name: Any, advice: str = "") -> None:
+    """Refuse what is no name that the engine can have."""
+    where = f"[{operation}] argument {parameter!r}"
+    if not isinstance(name, str):
+        raise TypeError(f"{where}: expected str, got {type(name).__name__}.{advice}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise without_bytes(where, error) from None
 
 
 def _claim(operation: str, kind: str, name: str, owner: _Owner, *, taken: str) -> None:
@@ -122,11 +134,8 @@ def register_global_func(func_name: Any, f: Any = None, override: bool = False) 
     """
     if callable(func_name) and f is None:
         return register_global_func(func_name.__name__, func_name, override)
-    if not isinstance(func_name, str):
-        raise TypeError(
-            f"[register_global_func] argument 'func_name': expected str, got "
-            f"{type(func_name).__name__}. Write register_global_func('package.name', f)."
-        )
+    advice = " Write register_global_func('package.name', f)."
+    _check_name("register_global_func", "func_name", func_name, advice)
     if f is None:
         return functools.partial(register_global_func, func_name, override=override)
     if not callable(f):
@@ -175,6 +184,7 @@ def get_global_func(name: str, allow_missing: bool = False) -> Kernel | None:
     ValueError
         There is none.
     """
+    _check_name("get_global_func", "name", name)
     found = engine().get_global_func(name, allow_missing=True)
     if found is None:
         if allow_missing:
@@ -240,6 +250,7 @@ def register_error(name_or_cls: Any = None, cls: Any = None) -> Any:
         raise TypeError(
             f"[register_error] argument 'cls': expected a subclass of Exception, got {cls!r}."
         )
+    _check_name("register_error", "name_or_cls", name_or_cls)
     own = getattr(builtins, name_or_cls, None)
     taken = f"Python's {name_or_cls}" if isinstance(own, type) and own is not cls else ""
     known = engine().core.ERROR_NAME_TO_TYPE
@@ -285,6 +296,7 @@ def register_object(type_key: str | type | None = None, *, init: bool = True) ->
 
     def decorate(cls: _T) -> _T:
         name = type_key if type_key is not None else cls.__name__
+        _check_name("register_object", "type_key", name)
         ffi = engine()
         if not issubclass(cls, ffi.Object):
             raise TypeError(
@@ -337,7 +349,7 @@ def _dress(cls: Any, own: frozenset[str]) -> None:
     for field in info.fields or ():
         made = cls.__dict__.get(field.name)
         if field.name not in own and isinstance(made, property):
-            setattr(cls, field.name, _field(made))
+            setattr(cls, field.name, _field(made, f"[{cls.__qualname__}] field {field.name!r}"))
     for method in info.methods:
         if method.name in own or method.name.startswith("__ffi_"):
             continue
@@ -350,28 +362,48 @@ def _dress(cls: Any, own: frozenset[str]) -> None:
             setattr(cls, method.name, staticmethod(kernel))
         else:
             setattr(cls, method.name, _method(cls, method))
-    if "__init_handle_by_constructor__" not in cls.__dict__:
+    if getattr(cls.__init_handle_by_constructor__, "__module__", "") != __name__:
         cls.__init_handle_by_constructor__ = _constructor(cls)
     with _lock:
         _dressed.setdefault(cls, own)
 
 
-def _field(made: property) -> property:
+def _field(made: property, place: str) -> property:
     get, put = made.fget, made.fset
 
     def fget(self: Any) -> Any:
+        _check_made(self, place)
         return from_engine(get(self))  # type: ignore[misc]
 
     def fset(self: Any, value: Any) -> None:
-        put(self, to_engine(value))  # type: ignore[misc]
+        _check_made(self, place)
+        try:
+            put(self, leaving(value, place))  # type: ignore[misc]
+        except TypeError as error:
+            text = unfit(error, place, value)
+            if text:
+                error.args = (text,)
+            raise
 
     return property(fget, fset if put is not None else None, made.fdel, made.__doc__)
+
+
+def _check_made(self: Any, place: str) -> None:
+    """Refuse an object without one of C++ behind it, which the engine would read through."""
+    if not self.__chandle__():
+        raise RuntimeError(
+            f"{place}: expected an object that C++ has made, got one whose __init__ has made none. "
+            "Call self.__init_handle_by_constructor__(…) or super().__init__(…) there."
+        )
 
 
 def _method(cls: type, method: Any) -> Callable[..., Any]:
     kernel = Kernel(method.func, method.name, cls.__qualname__, None, method.doc)
 
+    place = f"[{cls.__qualname__}] method {method.name!r}"
+
     def call(self: Any, *args: Any) -> Any:
+        _check_made(self, place)
         return kernel(self, *args)
 
     call.__name__ = method.name
@@ -386,7 +418,15 @@ def _constructor(cls: Any) -> Callable[..., None]:
 
     def construct(self: Any, fconstructor: Any, *args: Any) -> None:
         kernel = fconstructor._function if isinstance(fconstructor, Kernel) else fconstructor
-        made(self, kernel, *[to_engine(value) for value in args])
+        place = f"[{type(self).__qualname__}]"
+        given = [leaving(v, f"{place} {argument(i, ())}") for i, v in enumerate(args)]
+        try:
+            made(self, kernel, *given)
+        except TypeError as error:
+            text = mismatch(error, place, (), args)
+            if text:
+                error.args = (text,)
+            raise
 
     return construct
 

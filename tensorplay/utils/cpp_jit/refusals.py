@@ -10,12 +10,23 @@ import numpy as np
 
 from tensorplay._dlpack import Tensor, dtype
 
-__all__ = ["argument", "kind_of", "mismatch", "spoken", "undescribed", "unreadable"]
+__all__ = [
+    "argument",
+    "kind_of",
+    "mismatch",
+    "spoken",
+    "texts",
+    "undescribed",
+    "unfit",
+    "unreadable",
+    "without_bytes",
+]
 
 _MISMATCH = re.compile(
     r"^Mismatched type on argument #(\d+) when calling: `.*`\. Expected `(.*)` but got `(.*)`$",
     re.DOTALL,
 )
+_UNCONVERTED = re.compile(r"^Cannot convert from type `.*` to `(.*)`$", re.DOTALL)
 _TENSOR = "Tensor or NumPy array"
 _SPOKEN = {
     "DLTensor*": _TENSOR,
@@ -140,6 +151,14 @@ def mismatch(error: BaseException, place: str, names: Sequence[str], args: Seque
     return f"{place} {argument(position, names)}: expected {expected}, got {got}.{advice}\n{error}"
 
 
+def unfit(error: BaseException, place: str, value: Any) -> str:
+    """Return what to say instead of the engine's text about a misfitting field, or ``""``."""
+    found = _UNCONVERTED.match(str(error))
+    if found is None:
+        return ""
+    return f"{place}: expected {spoken(found[1])}, got {kind_of(value)}.\n{error}"
+
+
 def unreadable(
     error: BaseException,
     place: str,
@@ -162,12 +181,8 @@ def unreadable(
     """
     if isinstance(error, UnicodeEncodeError):
         for position, value in enumerate(args):
-            if any(text == error.object for text in _texts(value)):
-                return ValueError(
-                    f"{place} {argument(position, names)}: expected text that UTF-8 has bytes for, "
-                    f"got {error.object[error.start]!r} at {error.start}. Write "
-                    "x.encode(errors='replace')."
-                )
+            if any(text == error.object for text in texts(value)):
+                return without_bytes(f"{place} {argument(position, names)}", error)
     for position, (kind, value) in enumerate(zip(types, args, strict=False)):
         if not isinstance(value, (str, bytes, bytearray)) or not _ELEMENT_TYPE.search(kind):
             continue
@@ -210,16 +225,24 @@ def undescribed(where: str, value: Any, reason: BaseException) -> TypeError:
     )
 
 
-def _texts(value: Any) -> Iterator[str]:
+def without_bytes(where: str, error: UnicodeEncodeError) -> ValueError:
+    """Return what to raise for a text that UTF-8 has no bytes for, at a place that is named."""
+    return ValueError(
+        f"{where}: expected text that UTF-8 has bytes for, got {error.object[error.start]!r} at "
+        f"{error.start}. Write x.encode(errors='replace')."
+    )
+
+
+def texts(value: Any) -> Iterator[str]:
     """Return the texts that a value holds, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for pair in value.items():
-            yield from _texts(pair)
+            yield from texts(pair)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _texts(item)
+            yield from texts(item)
 
 
 def argument(position: int, names: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplay._dlpack import DTYPES, Tensor, device, dtype
+from tensorplay._dlpack import DTYPES, Tensor, device, dtype, from_numpy
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.held import hold, opaque
 
@@ -44,15 +44,18 @@ _VALUES_READ_BY_ENGINE = (
 )
 
 
-class MaskedError(TypeError):
-    """Raised where an array with a mask, which C++ would not see, was to become a value."""
+class RefusedError(TypeError):
+    """Raised where something was to become a value that C++ would misread.
 
-    def __init__(self, array: Any) -> None:
-        super().__init__(
-            "expected an array without a mask, got a masked array, whose mask no kernel sees. "
-            "Write x.filled(value)."
-        )
-        self.array = array
+    Attributes
+    ----------
+    value
+        What it is, by which whoever knows the place finds it.
+    """
+
+    def __init__(self, value: Any, text: str) -> None:
+        super().__init__(text)
+        self.value = value
 
 
 def to_engine(value: Any, made: list[Any] | None = None) -> Any:
@@ -67,8 +70,8 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
 
     Raises
     ------
-    MaskedError
-        It is or holds an array with a mask.
+    RefusedError
+        It is or holds an array with a mask, or an object that C++ has not made.
     """
     kind = type(value)
     if kind in PLAIN or kind is Tensor or kind is np.ndarray:
@@ -77,7 +80,15 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
         return _function(value, made)
     ffi = engine()
     if isinstance(value, (ffi.core.CObject, ffi.core.PyNativeObject, ffi.Device)):
-        return hold(value) if isinstance(value, ffi.Function) else value
+        if isinstance(value, ffi.Object) and not value.__chandle__():
+            raise RefusedError(
+                value,
+                f"expected an object that C++ has made, got a {kind.__name__} whose __init__ has "
+                "made none. Call self.__init_handle_by_constructor__(…) or super().__init__(…) "
+                "there.",
+            )
+        owns = isinstance(value, (ffi.Function, ffi.core.OpaquePyObject))
+        return hold(value) if owns else value
     if isinstance(value, dict):
         return {to_engine(key, made): to_engine(item, made) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -94,7 +105,11 @@ def to_engine(value: Any, made: list[Any] | None = None) -> Any:
         value = _number(value)
         kind = type(value)
     if isinstance(value, np.ma.MaskedArray):
-        raise MaskedError(value)
+        raise RefusedError(
+            value,
+            "expected an array without a mask, got a masked array, whose mask no kernel sees. "
+            "Write x.filled(value).",
+        )
     if callable(value) and not _is_read(kind, value):
         return _function(value, made)
     if isinstance(value, (numbers.Real, str, bytes, bytearray, Exception)) or any(
@@ -208,6 +223,22 @@ def _key(value: Any) -> Any:
     if isinstance(value, (ffi.Array, ffi.List)):
         return tuple(map(_key, value))
     return value if isinstance(value, (ffi.Map, ffi.Dict)) else from_engine(value)
+
+
+_OF_OTHERS = 2  # what `dtype.isbuiltin` is for types that other packages add to NumPy
+
+
+def with_our_word(array: np.ndarray[Any, Any]) -> Any:
+    """Return a tensor on an array of a type that NumPy lacks, such as bfloat16; others as they are.
+
+    NumPy's export has no words for such types, and DLPack has.
+    """
+    if array.dtype.isbuiltin != _OF_OTHERS:
+        return array
+    try:
+        return from_numpy(array)
+    except TypeError:  # the runtime has no such type either: NumPy's reason is told
+        return array
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -163,6 +163,54 @@ def test_tensors_go_both_ways_in_containers_too(m) -> None:
     assert m.call(lambda given: np.bool_(True), x) is True
 
 
+def frozen(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("inside", [lambda x: x, lambda x: [1, {"a": x}]], ids=["", "inside"])
+def test_arrays_that_a_function_returns(m, inside: Any) -> None:
+    for array in (
+        np.arange(3.0),
+        frozen(np.arange(3.0)),
+        np.arange(3).astype("bfloat16"),
+        frozen(np.arange(3).astype("bfloat16")),
+    ):
+        result = m.call(lambda x, array=array: inside(array), 1)
+        got = result if type(result) is tp.Tensor else result[1]["a"]
+        assert type(got) is tp.Tensor
+        assert str(got.dtype) == f"tensorplay.{array.dtype}"
+        assert got.tolist() == [0, 1, 2]
+        if array.flags.writeable:
+            got[0] = 5  # one memory
+            assert array[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (np.ones(2, ">f8"), TypeError, r"expected memory that DLPack.* Write x\.astype\('float64'"),
+        (
+            np.array([None]),
+            TypeError,
+            "expected memory that DLPack can describe, got NumPy array of o",
+        ),
+        (np.ma.ones(2), TypeError, "expected an array without a mask"),
+        ("\udc80", ValueError, r"expected text that UTF-8 has bytes for, got '\\udc80' at 0"),
+    ],
+    ids=["bytes swapped", "objects", "mask", "text"],
+)
+def test_results_that_cannot_leave(m, value: Any, error: type[Exception], text: str) -> None:
+    def f(x: Any) -> Any:
+        return {"a": [value]} if x else value
+
+    at = "" if error is ValueError else r"\['a'\]\[0\]"
+    with pytest.raises(error, match=rf"^\[f\] result: {text}"):
+        m.call(f, 0)
+    with pytest.raises(error, match=rf"^\[f\] result{at}: {text}"):
+        m.call(f, 1)
+
+
 DTYPES = [
     *(tp.bool, tp.uint8, tp.int16, tp.int64, tp.uint32, tp.float16, tp.bfloat16, tp.float8_e5m2),
     *(tp.float32, tp.float64, tp.complex64),

@@ -145,6 +145,7 @@ m.keep([t, {"a": np.ones(2)}])
 m.keep(tvm_ffi.from_dlpack(np.ones(3)))
 """,
     "functions": """
+m.keep(tvm_ffi.convert(Mine()))
 m.keep(lambda x: t)
 m.keep([lambda x: x, {"f": Mine}])
 m.keep(t.sum)

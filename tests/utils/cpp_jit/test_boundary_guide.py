@@ -139,6 +139,25 @@ def test_registered_again_and_by_another(name: str) -> None:  # case B009
         cpp_jit.register_global_func(3, other)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda name: cpp_jit.register_global_func(name, abs),
+        lambda name: cpp_jit.get_global_func(name, allow_missing=True),
+        cpp_jit.remove_global_func,
+        lambda name: cpp_jit.register_error(name, LookupError),
+        lambda name: cpp_jit.register_object(name)(tvm_ffi.Object),
+    ],
+)
+def test_what_can_be_no_name(use: Any) -> None:
+    with pytest.raises(TypeError, match=r"^\[\w+\] argument '\w+': expected str, got int\."):
+        use(3)
+    with pytest.raises(
+        ValueError, match=r"^\[\w+\] argument '\w+': expected text that UTF-8 has b"
+    ):
+        use("\udc80")
+
+
 def test_lists_become_arrays() -> None:
     array = tvm_ffi.convert([1, 2, 3, 4])
     assert isinstance(array, tvm_ffi.Array)

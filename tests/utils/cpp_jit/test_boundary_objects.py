@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm_ffi
 
@@ -125,8 +126,39 @@ def test_a_class_of_a_cell() -> None:
     assert seen == [tp.Tensor]
     with pytest.raises(ZeroDivisionError):
         p.apply(lambda x, a: x // 0, 1)
+    p.weights = np.ones(2).astype("bfloat16")
+    assert p.weights.dtype is tp.bfloat16
+    refusals: list[tuple[Any, type[Exception], str]] = [
+        (
+            lambda: setattr(p, "weights", 3),
+            TypeError,
+            r"field 'weights': expected Tensor or .*got int",
+        ),
+        (
+            lambda: setattr(p, "weights", np.ma.ones(2)),
+            TypeError,
+            "field 'weights': expected an array w",
+        ),
+        (
+            lambda: setattr(p, "parts", [tp.ones(1, requires_grad=True)]),
+            RuntimeError,
+            r"field 'parts'\[0\]: ",
+        ),
+        (lambda: Pair("a", 2), TypeError, "argument #0: expected int, got str"),
+        (lambda: Pair(1, 2**70), TypeError, "argument #1: expected int, got int beyond 64 bits"),
+        (lambda: Pair(None, 2), TypeError, "argument #0: expected int, got None"),
+    ]
+    for call, error, text in refusals:
+        with pytest.raises(error, match=rf"^\[classes\.<locals>\.Pair\] {text}"):
+            call()
+    with pytest.raises(
+        ValueError, match=r"Named\] argument #0: expected text that UTF-8 has bytes"
+    ):
+        Named("\udc80")
     named = Named("who")
     assert (named.name, named.a, named.sum()) == ("who", 1, 4)
+    with pytest.raises(TypeError, match=r"Named\] argument #0: expected str, got None"):
+        Named(None)
     assert isinstance(module.make(3, 4), Pair)
     assert type(module.named("x")) is Named
     assert module.total([p, named]) == 10
@@ -137,6 +169,45 @@ def test_a_class_of_a_cell() -> None:
             call(none)
     del module
     assert Pair(1, 2).sum() == 6  # its library stays
+
+
+def test_a_class_whose_constructor_fails_or_forgets() -> None:
+    module = load("forgets", pair(key="tests.Forgets", function="tests.forgets"))
+    Pair, _ = classes("tests.Forgets")
+
+    class Forgets(Pair):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            pass
+
+    class Fails(Pair):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            kept.append(self)
+            raise KeyError("half way")
+
+    kept: list[Any] = [Forgets()]
+    with pytest.raises(KeyError, match="half way"):
+        Fails()
+    for made in kept:
+        for use in (
+            lambda made=made: made.a,
+            lambda made=made: made.sum(),
+            lambda made=made: setattr(made, "parts", [1]),
+        ):
+            with pytest.raises(RuntimeError, match="whose __init__ has made none"):
+                use()
+        none = "expected an object that C"
+        with pytest.raises(TypeError, match=rf"'p' \(position 0\): {none}"):
+            module.one(made)
+        with pytest.raises(TypeError, match=rf"'pairs' \(position 0\) at \[0\]: {none}"):
+            module.total([made])
+        with pytest.raises(TypeError, match=rf"result\[0\]: {none}"):
+            Pair(1, 2).apply(lambda *_, made=made: [made], 1)
+
+    class Made(Pair):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__(4, 5)
+
+    assert (Made().sum(), module.one(Made()), type(Made())) == (18, 18, Made)
 
 
 def test_the_cell_runs_again() -> None:  # case B009
