@@ -27,11 +27,17 @@ __all__ = [
     "flags_of",
     "refuse_open_brace",
     "renamed_error",
+    "unit_name",
 ]
 
 # The build's key holds the source's name, and a cell is In[5] in one run and In[6] in the next.
 # So the compiler sees a name that stays, and messages get the cell's own.
 STABLE_NAME = "<tpkernel cell>"
+
+
+def unit_name(request: Request, spec: CellSpec) -> str:
+    """Return what a cell's library is called; one that only registers binds no name."""
+    return request.name or (*spec.bound_names, "registrations")[0]
 
 
 def compile_cell(
@@ -68,7 +74,7 @@ def compile_cell(
     try:
         with limited_compilers(request.jobs):
             unit = Unit(
-                request.name or spec.bound_names[0],
+                unit_name(request, spec),
                 cpp_jit.Source(included.text, STABLE_NAME, cell.first_line),
                 {},
                 export_source(spec, flags.macros),

@@ -23,6 +23,7 @@ from tpkernel.building.compiling import (
     flags_of,
     refuse_open_brace,
     renamed_error,
+    unit_name,
 )
 from tpkernel.building.cuda_cells import (
     CUDA_NOTE,
@@ -112,7 +113,7 @@ def build_cell(
         found = compile_cell(request, cell, spec, included, watch)
     built = time.perf_counter()
     once = found.shared_seconds if found.shared_seconds >= _WORTH_SAYING else 0.0
-    kernels = _kernels(request, cell, spec, found)
+    kernels, registered = _loaded(request, cell, spec, found)
     try:
         definitions = define_operators(spec.operators, kernels)
     except OperatorError as problem:
@@ -134,7 +135,7 @@ def build_cell(
         if isinstance(member, Operator):
             member.origin, member.library = origin, str(found.library)
     ready = time.perf_counter()
-    module = KernelModule(request.name or _title(spec), members, str(found.library))
+    module = KernelModule(unit_name(request, spec), members, str(found.library))
     report = Report(
         cell=cell.name,
         bound=(request.name,) if request.name else tuple(members),
@@ -146,6 +147,7 @@ def build_cell(
             else FunctionFacts(f.name, f.doc, tuple(f.guard_text()), f.line)
             for f in spec.functions
         ),
+        registered=registered,
         steps={
             "parse": parsed - start,
             "compile": built - parsed,
@@ -184,18 +186,21 @@ def _compiled_cuda(request: Request, cell: Cell, spec: CellSpec) -> cpp_jit.Buil
         raise renamed_error(problem, ((STABLE_NAME, cell.name),)) from None
 
 
-def _kernels(request: Request, cell: Cell, spec: CellSpec, found: cpp_jit.Build) -> SimpleNamespace:
-    """Load the library, here or in a process of its own, and return its functions."""
+def _loaded(
+    request: Request, cell: Cell, spec: CellSpec, found: cpp_jit.Build
+) -> tuple[SimpleNamespace, tuple[tuple[str, str], ...]]:
+    """Load the library, here or in a process of its own; return its functions and registrations."""
     if request.isolated:
         worker = isolating_worker(request.sanitize)
-        return isolated_kernels(spec, str(found.library), worker, request.excerpt)
+        return isolated_kernels(spec, str(found.library), worker, request.excerpt), ()
     if cell.source.runs_on_load and not request.in_process:
         _try_initialisers(spec, found, request.budget)
-    kernels = kernels_of(spec.kernels, found.load())
+    library = found.load()
+    kernels = kernels_of(spec.kernels, library)
     if found.cuda is None and may_print(cell.text):
         for name, call in list(vars(kernels).items()):
             setattr(kernels, name, PrintingKernel(call))
-    return kernels
+    return kernels, library.registers
 
 
 _tried: set[str] = set()
@@ -223,7 +228,7 @@ def _try_initialisers(spec: CellSpec, found: cpp_jit.Build, budget: float) -> No
         ):
             message = (
                 "a global object of the cell ends the process when the library is loaded: "
-                f"{record.message.removeprefix('KernelCrash: ').replace(' during starting', '')}"
+                f"{record.message.replace(' during starting', '')}"
             )
             raise KernelCrash(
                 message,
@@ -232,10 +237,6 @@ def _try_initialisers(spec: CellSpec, found: cpp_jit.Build, budget: float) -> No
                 ended=record.code == "crash",
             )
     _tried.add(library)
-
-
-def _title(spec: CellSpec) -> str:
-    return spec.bound_names[0]
 
 
 def _build_facts(build: cpp_jit.Build, cell: Cell, ready: float) -> BuildFacts:
@@ -300,6 +301,12 @@ def _notes(spec: CellSpec, once: float, *, cuda: bool) -> tuple[str, ...]:
         "into what later cells share."
     )
     notes = [first] if once else []
+    if not spec.bound_names:
+        notes.append(
+            "Nothing is bound: what the cell registers is there for the whole process. "
+            "After from tensorplay.utils import cpp_jit, cpp_jit.get_global_func(name) returns a "
+            "function, and @cpp_jit.register_object(name) makes a Python class of a C++ one."
+        )
     notes += [f"{name} is not bound: {reason}." for name, reason in spec.skipped]
     if cuda and not spec.operators:
         notes.append(CUDA_NOTE)

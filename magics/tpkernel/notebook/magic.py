@@ -57,6 +57,7 @@ from tpkernel.report.widget import ReportWidget
 from tpkernel.worker.crash_record import CrashRecord, RecordedKernel, last_calls, session_key
 from tpkernel.worker.isolation import IsolatedKernel
 from tpkernel.worker.process import DEFAULT_BUDGET
+from tpkernel.worker.streams import PrintingKernel
 
 __all__ = ["TpKernelMagics", "last_report", "load_ipython_extension", "unload_ipython_extension"]
 
@@ -477,6 +478,8 @@ class TpKernelMagics(Magics):
 
         for kernel in built.spec.kernels:
             called = getattr(built.kernels, kernel.export)
+            if isinstance(called, PrintingKernel):
+                called = called.call
             if isinstance(called, (cpp_jit.Kernel, IsolatedKernel)):
                 called.on_error = CellErrors(kernel, request.text, request.first_line, file)
 

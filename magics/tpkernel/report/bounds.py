@@ -80,6 +80,7 @@ def bounded(report: Report) -> Report:
         findings=_first(gravest_first(report.findings), _FINDINGS, "findings", left),
         operators=_first(report.operators, _PARTS, "operators", left),
         functions=_first(report.functions, _PARTS, "functions", left),
+        registered=_first(report.registered, _ROWS, "registrations", left),
         opcheck=_first(
             sorted(report.opcheck, key=lambda o: not o.failures), _PARTS, "samples of opcheck", left
         ),

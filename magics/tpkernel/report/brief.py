@@ -29,6 +29,8 @@ _MOST_PROBLEMS = 40
 _MOST_OPERATORS = 2  # with guards and gradients; of more, only the schemas
 _MOST_LINES = 8
 _WIDTH = 12
+#: Characters of a documentation's first line.
+_LONGEST = 300
 #: By which C++ type a guard was found: the whole report says so.
 _ORIGIN = re.compile(r" \(from tp::[^()]*\)")
 
@@ -50,6 +52,8 @@ def brief_text(report: Report) -> str:
         lines += _guard_lines(function.guards)
     if len(report.functions) > _MOST_LINES:
         lines.append(_line("", f"and {len(report.functions) - _MOST_LINES} more functions"))
+    registered = [_line("registers", f"{kind} {name}") for kind, name in report.registered]
+    lines += _cut(registered, "registrations")
     lines += _check_lines(report)
     lines += _build_lines(report)
     lines += [f"note: {note}" for note in report.notes]
@@ -76,7 +80,8 @@ def _operator_lines(facts: OperatorFacts, *, whole: bool) -> Iterator[str]:
     if not whole:
         return
     if facts.doc:
-        yield _line("", facts.doc.splitlines()[0])
+        first = facts.doc.splitlines()[0]
+        yield _line("", first if len(first) <= _LONGEST else f"{first[:_LONGEST]} …")
     yield from _guard_lines(facts.guards)
     gradients = [_indented("gradient", f"{name}: {text}") for name, text in facts.derivatives]
     yield from (

@@ -80,6 +80,8 @@ def report_text(report: Report) -> str:
             lines += ["", *_operator_text(operator)]
     for function in report.functions:
         lines += ["", f"function {function.signature}", *_guards_text(function.guards)]
+    if report.registered:
+        lines += ["", *(f"registers {kind} {name}" for kind, name in report.registered)]
     if report.gradcheck:
         lines += ["", f"gradcheck: {verdict_text(report.gradcheck_verdict)}"]
         for check in report.gradcheck:
@@ -265,6 +267,7 @@ def report_html(report: Report) -> str:
                     if not o.helper
                 ),
                 *(_function_html(f) for f in report.functions),
+                _registered_html(report) if report.registered else "",
                 _opcheck_html(report) if report.opcheck else "",
             ]
         ),
@@ -322,6 +325,11 @@ def _function_html(facts: FunctionFacts) -> str:
     if facts.guards:
         body += table("Guards before the kernel", ("argument", "guard"), facts.guards)
     return details(f"Function {facts.name}", body)
+
+
+def _registered_html(report: Report) -> str:
+    body = table("Registered for the whole process", ("kind", "name"), report.registered)
+    return details("Registrations", body)
 
 
 #: Columns of the gradcheck's table: what matters stands where a narrow page still shows it.

@@ -77,6 +77,8 @@ class Report:
         The cell's name, such as ``In[5]``.
     bound
         Names that the run bound.
+    registered
+        Kind (``"function"`` or ``"class"``) and name of what the cell registered for the process.
     gradcheck
         Of the gradient, then those of second order.
     opcheck
@@ -102,6 +104,7 @@ class Report:
     build: BuildFacts
     operators: tuple[OperatorFacts, ...] = ()
     functions: tuple[FunctionFacts, ...] = ()
+    registered: tuple[tuple[str, str], ...] = ()
     gradcheck: tuple[GradcheckFacts, ...] = ()
     validation: tuple[ValidationRow, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -130,7 +133,9 @@ class Report:
         """One line: what, and how it stands."""
         names = [o.name for o in self.operators if not o.helper]
         names += [f.name for f in self.functions]
-        parts = [", ".join(names), *headlines(self), self.build.how]
+        if not names and self.registered:
+            names = [f"registers {', '.join(name for _, name in self.registered)}"]
+        parts = [", ".join(names) or "nothing bound", *headlines(self), self.build.how]
         failed = any(f.level == "error" and f.check == "gradcheck" for f in self.findings)
         if self.gradcheck and not failed and not is_bad(self.gradcheck_verdict):
             parts.append(f"gradcheck {self.gradcheck_verdict.replace('_', ' ')}")

@@ -77,6 +77,8 @@ class Module:
         self._kernels: dict[str, Kernel] = {}
         self._read_only: dict[str, frozenset[str]] = {}
         self.__name__ = name
+        #: Kind ("function" or "class") and name of what it registers for the whole process.
+        self.registers: tuple[tuple[str, str], ...] = ()
         self.path = path
         if path is not None:
             self.__file__ = str(path)
@@ -199,7 +201,7 @@ def load_build(build: Build, keep: bool | None = None) -> Module:
     if build.rung in _REGISTERING:
         native, registers = registered(load, build.name)
     else:
-        native, registers = load(), False
+        native, registers = load(), ()
     module = Module(
         native,
         build.name,
@@ -210,6 +212,7 @@ def load_build(build: Build, keep: bool | None = None) -> Module:
         build.results,
     )
     module.build = build
+    module.registers = registers
     if not build.stateful and not registers:
         _loaded[build.library] = module
     return module

@@ -447,7 +447,7 @@ _loading = threading.RLock()
 _MOST_LOADS = 20
 
 
-def registered(load: Callable[[], Any], name: str) -> tuple[Any, bool]:
+def registered(load: Callable[[], Any], name: str) -> tuple[Any, tuple[tuple[str, str], ...]]:
     """Load a library and register what it defines.
 
     Parameters
@@ -460,8 +460,8 @@ def registered(load: Callable[[], Any], name: str) -> tuple[Any, bool]:
     Returns
     -------
     module, registers
-        The engine's module, and whether it registers anything: if so, it has to be loaded again to
-        be the one that has the names.
+        The engine's module, and kind (``"function"`` or ``"class"``) and name of what it registers:
+        if anything, it has to be loaded again to be the one that has the names.
 
     Raises
     ------
@@ -474,8 +474,8 @@ def registered(load: Callable[[], Any], name: str) -> tuple[Any, bool]:
         with _loading, _marked("tensorplay.defer", *(f"tensorplay.type.{n}" for n in changed)):
             module = load()
         if not module.implements_function("tp_registrations"):
-            return module, False
-        asked: list[str] = []
+            return module, ()
+        asked: list[tuple[str, str]] = []
         again: list[str] = []
         register = Kernel(module.get_function("tp_registrations"), "register", name, None, None)
         try:
@@ -485,16 +485,18 @@ def registered(load: Callable[[], Any], name: str) -> tuple[Any, bool]:
             continue
         for key in again:
             _dress_again(key)
-        return module, bool(asked)
+        return module, tuple(dict.fromkeys(asked))
     raise RuntimeError(
         f"[load] library {name!r}: its classes change with every load. Restart, or name them anew."
     )
 
 
-def _judge(owner: _Owner, asked: list[str], again: list[str], kind: str, key: str) -> None:
+def _judge(
+    owner: _Owner, asked: list[tuple[str, str]], again: list[str], kind: str, key: str
+) -> None:
     """Decide on a name that a library registers: return, or raise."""
-    asked.append(key)
     name = re.sub(r"#\d+$", "", key)
+    asked.append(("function" if kind == "function" else "class", name))
     if kind == "changed":
         raise _Changed(name)
     if kind == "again":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+import tpkernel
 from tests.tpkernel.shell import Shell
 
 pytestmark = pytest.mark.slow  # the engine's reflection takes a compiler some seconds each time
@@ -42,6 +45,25 @@ class Point(tvm_ffi.Object):
     def __init__(self, *numbers):
         self.__init_handle_by_constructor__(Point.__create__, *numbers)
 """
+
+
+def test_the_report_of_registrations_says_what_there_is(shell: Shell) -> None:
+    text = FUNCTION.replace("tests.cell.scaled", "tests.cell.lone")
+    ran = shell.kernel(text)  # no --name: there is nothing to bind
+    assert ran.error is None, ran.shown
+    assert re.search(r"^In\[\d+\]: registers tests\.cell\.lone · ", ran.text)
+    assert "registers   function tests.cell.lone" in ran.text
+    assert "cpp_jit.get_global_func(name)" in ran.text
+    assert shell.kernel(text.replace("2 * x", "4 * x")).error is None  # the cell with another text
+    shell.ok("from tensorplay.utils import cpp_jit")
+    assert shell.ok("cpp_jit.get_global_func('tests.cell.lone')(4)").result == 16
+    ran = shell.kernel(POINT.replace("tests.cell.Point", "tests.cell.Lone"))
+    assert ran.error is None, ran.shown
+    report = tpkernel.last_report()
+    assert report.registered == (("class", "tests.cell.Lone"),)
+    assert report.to_dict()["registered"] == [["class", "tests.cell.Lone"]]
+    for said in (report.title, report.to_text(), report.to_text(full=True), report.to_html()):
+        assert "tests.cell.Lone" in said
 
 
 def test_a_cell_with_registrations_alone(shell: Shell) -> None:

@@ -145,6 +145,13 @@ def test_a_kernel_in_a_callback_shows_both_cells(shell: Shell):
     ]  # fmt: skip
 
 
+def test_a_kernel_that_prints_shows_its_line_too(shell: Shell):
+    assert shell.kernel(THROWS.replace("#include <stdexcept>", "#include <iostream>")).error is None
+    shell.ok("import numpy as np")
+    frames = shown_frames(shell.run("refuse(np.array([6.0]))"))
+    assert frames == ["refuse(np.array([6.0]))", line_of(THROWS, "    throw std::runtime_error")]
+
+
 def test_hidden_frames_can_be_shown(shell: Shell):
     assert shell.kernel(OPERATOR).error is None
     shell.ok("import tensorplay as tp")

@@ -48,6 +48,9 @@ function operatorPanel(facts, status) {
     parts.push(el("h4", {}, f.name), paragraph(el("code", {}, f.signature)));
     if (f.guards.length) parts.push(table("Guards before the kernel", ["argument", "guard"], f.guards));
   }
+  if (facts.registered.length) {
+    parts.push(table("Registered for the whole process", ["kind", "name"], facts.registered));
+  }
   for (const note of facts.notes) parts.push(paragraph(`Note: ${note}`));
   const found = findingLines(facts, "opcheck");
   if (facts.opcheck.length || found.length) {
