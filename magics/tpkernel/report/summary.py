@@ -70,6 +70,12 @@ _HEADLINES = {
     "ignores_strides": "ignores strides",
 }
 _PAIR_CODES = {"gradient_shape": "gradient of wrong shape"}
+# What the title says of a gradcheck, by its verdict: the check is right and the gradient is not.
+_GRADCHECK_WORDS = {
+    "wrong": "gradient wrong",
+    "missing": "gradient missing",
+    "non_deterministic": "not deterministic",
+}
 _EXAMPLES = ("int64", "float64", "float32")
 _LIMIT = 6
 
@@ -112,7 +118,7 @@ def headlines(report: Report) -> list[str]:
     verdict = report.gradcheck_verdict
     if is_bad(verdict):
         code = next((p.code for g in report.gradcheck for p in g.pairs if p.verdict == verdict), "")
-        plain = f"gradcheck {verdict.replace('_', ' ')}"
+        plain = _GRADCHECK_WORDS.get(verdict, f"gradcheck {verdict}")
         words[_PAIR_CODES.get(code or "", plain)] = None
     if is_bad(report.opcheck_verdict):
         words["opcheck failed"] = None

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -303,9 +305,9 @@ class Worker:
             except KernelCrash as crash:
                 code = "sanitizer" if crash.report else "crash" if crash.ended else "hang"
                 finding = _finding(
-                    spec, crash.during, f"KernelCrash: {crash}", code=code, signal=crash.signal
+                    spec, crash.during, str(crash).rstrip("."), code=code, signal=crash.signal
                 )
-                records.append(finding)
+                records.append(_without_repetition(finding))
             except BaseException:
                 self.close()
                 raise
@@ -546,6 +548,10 @@ class Worker:
         return _own_line(self._said())
 
 
+#: Signals of what the code of a kernel did.
+_FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"})
+
+
 def _nothing(during: str) -> None:
     """Wait without telling anyone."""
 
@@ -630,6 +636,19 @@ def _children_of(pid: int) -> int:
         return len(Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split())
     except OSError:
         return 0
+
+
+def _without_repetition(finding: Finding) -> Finding:
+    """Return the finding of a crash without what its head says, and with what to do."""
+    # A report puts "call of mylib::f" before a message of "during call of mylib::f on x (4,)".
+    head = rf" during (?:\w+ )+of {re.escape(finding.operator)}(?= on | with )"
+    message = re.sub(head, "", finding.message) if finding.operator else finding.message
+    if finding.code == "crash" and finding.signal in _FAULTS:
+        message += (
+            ". The checks after it were not run. Run the cell with --sanitize address,undefined, "
+            "which shows the line"
+        )
+    return dataclasses.replace(finding, message=message)
 
 
 def _finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -11,6 +12,7 @@ import pytest
 import tensorplay as tp
 import tpkernel
 from tests.tpkernel.shell import MATMUL, SOFTPLUS, Shell
+from tpkernel.report.bounds import HTML_LIMIT
 from tpkernel.report.report import Report
 from tpkernel.report.summary import SECTIONS
 from tpkernel.report.widget import ReportWidget
@@ -23,7 +25,7 @@ SPIN = SOFTPLUS.replace("  for", "  volatile bool on = true;\n  while (on) {}\n 
 
 CASES = {
     "ok": (SOFTPLUS, "gradcheck ok", "Operator"),
-    "wrong": (OFF, "gradcheck wrong", "Gradcheck"),
+    "wrong": (OFF, "gradient wrong", "Gradcheck"),
     "crashed": (CRASH, "crashed (SIGSEGV)", "Findings"),
     "unwritten": (UNWRITTEN, "output not fully written", "Findings"),
     "shape": (SUMMED, "gradient of wrong shape", "Gradcheck"),
@@ -346,3 +348,21 @@ template <typename T> void back(tp::In<T, 2> grad, tp::In<T, 2> w, tp::Out<T, 2>
     assert "'back' makes it, and a function without declared shape" in problem["text"]
     assert "mm_backward with an output grad_x" in problem["text"]
     assert "sums more" not in problem["text"]
+
+
+def test_a_long_documentation_is_cut_in_the_summary_and_whole_in_the_plain_data():
+    report = tpkernel.build(SOFTPLUS, checks=False)
+    operator = dataclasses.replace(report.operators[0], doc="word " * 400_000)
+    long = dataclasses.replace(report, operators=(operator,))
+    assert len(str(long)) < 2_000
+    assert len(long.to_html()) < HTML_LIMIT
+    assert long.to_dict()["operators"][0]["doc"] == operator.doc
+
+
+def test_a_crash_is_told_once_and_with_what_to_do():
+    report = tpkernel.build(CRASH)
+    (line,) = (part for part in str(report).splitlines() if "✘" in part)
+    assert line.count("softplus") == 1
+    assert "on x (4,), beta=1.0" in line
+    assert "checks after it were not run" in line
+    assert "--sanitize address,undefined" in line
