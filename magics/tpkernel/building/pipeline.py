@@ -304,8 +304,8 @@ def _notes(spec: CellSpec, once: float, *, cuda: bool) -> tuple[str, ...]:
     if not spec.bound_names:
         notes.append(
             "Nothing is bound: what the cell registers is there for the whole process. "
-            "After from tensorplay.utils import cpp_jit, cpp_jit.get_global_func(name) returns a "
-            "function, and @cpp_jit.register_object(name) makes a Python class of a C++ one."
+            "Of tensorplay.utils, cpp_jit.get_global_func(name) returns a function, and "
+            "@cpp_jit.register_object(name) makes a Python class of a C++ one."
         )
     notes += [f"{name} is not bound: {reason}." for name, reason in spec.skipped]
     if cuda and not spec.operators:
