@@ -642,7 +642,9 @@ def _without_repetition(finding: Finding) -> Finding:
     """Return the finding of a crash without what its head says, and with what to do."""
     # A report puts "call of mylib::f" before a message of "during call of mylib::f on x (4,)".
     head = rf" during (?:\w+ )+of {re.escape(finding.operator)}(?= on | with )"
-    message = re.sub(head, "", finding.message) if finding.operator else finding.message
+    message = finding.message
+    if finding.operator and finding.signal:
+        message = re.sub(head, "", message)
     if finding.code == "crash" and finding.signal in _FAULTS:
         message += (
             ". The checks after it were not run. Run the cell with --sanitize address,undefined, "
