@@ -349,7 +349,7 @@ def columns(folder: Path) -> dict[str, dict[str, str]]:
 CACHES = ("TENSORPLAY_CACHE_DIR", "TVM_FFI_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of the others
 def test_the_table_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is installed answers as README.md says."""
