@@ -369,6 +369,26 @@ def test_state_between_calls(name: str) -> None:
     assert codes(noisy, (tp.rand(3),)) == set()
 
 
+@pytest.mark.parametrize(
+    ("changes", "stays"),
+    [
+        (lambda n: tp.tensor([n]), tp.tensor([1e6], dtype=tp.float32)),
+        (lambda n: tp.tensor([float(n)], dtype=tp.float64), tp.tensor([6e4], dtype=tp.float16)),
+    ],
+    ids=["whole numbers", "small numbers"],
+)
+def test_state_beside_large_results(name: str, changes: Any, stays: Tensor) -> None:
+    numbers = itertools.count()
+
+    @custom_op(name)
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        return stays.clone(), changes(next(numbers))
+
+    both.register_fake(lambda x: (tp.empty_like(stays), tp.empty_like(changes(0))))
+    found = codes(both, (tp.rand(3),), test_utils="test_variants")
+    assert ("variants", "not_deterministic") in found
+
+
 def test_scratch_memory_shared_by_threads(name: str) -> None:
     scratch: dict[str, Any] = {}
     op = full(name, lambda x: _racy(x, scratch))

@@ -249,6 +249,20 @@ def test_nothing_overflows_on_the_way() -> None:
     assert tp.gelu(tp.tensor([-1e4, 1e4])).tolist() == [0.0, 1e4]
 
 
+@pytest.mark.parametrize("d", [tp.float16, tp.float32, tp.float64], ids=str)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradient_of_gelu_far_from_zero(d: tp.dtype, compiled: bool) -> None:
+    far = [300.0, 1e4, 6e4, *([1e19, 1e30] if d is not tp.float16 else [])]
+    x = tp.tensor([*far, *(-v for v in far)], dtype=d, requires_grad=True)
+
+    def f(x: tp.Tensor) -> tp.Tensor:
+        return tp.gelu(x, approximate="tanh")
+
+    (tp.compile(f) if compiled else f)(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0] * len(far) + [0.0] * len(far)
+
+
 def test_small_gelu_keeps_its_digits() -> None:
     x = tp.tensor([-10.0], dtype=tp.float64)
     assert tp.gelu(x).item() == pytest.approx(-10 * math.erfc(10 / math.sqrt(2)) / 2, rel=1e-13)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import tensorplay as tp
+from tensorplay.autograd.gradcheck.determinism import ROUNDINGS
 from tensorplay.library.modules.spec import OperatorSpec
 from tpkernel.checks.memory import call_with_gradient
 from tpkernel.checks.samples import Sample, flat_results, leaf
@@ -25,9 +26,6 @@ __all__ = ["MANY", "check_layouts", "check_repeats", "not_compared"]
 # What a sum in another order may differ by, relative to the largest element.
 _ROUNDING = {"float16": 1e-2, "bfloat16": 1e-1, "float32": 1e-4, "complex64": 1e-4}
 _DEFAULT_ROUNDING = 1e-10
-# By how many roundings of the largest element two runs of the same code may differ, as where
-# threads add in changing order; the gradcheck and `opcheck` go by the same number.
-_ROUNDINGS = 32
 #: What the findings are called.
 _CHECK = "repeated calls"
 #: Calls that look for a difference which most calls do not show.
@@ -261,7 +259,7 @@ def _reordered(dtype: np.dtype[Any]) -> float:
 
 def _repeated(dtype: np.dtype[Any]) -> float:
     """Return by what two runs may differ, relative to the largest element."""
-    return _ROUNDINGS * tp.finfo(dtype).eps
+    return ROUNDINGS * tp.finfo(dtype).eps
 
 
 def _unlike(one: Results, two: Results, rounding: Callable[[np.dtype[Any]], float]) -> str | None:

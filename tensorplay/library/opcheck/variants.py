@@ -13,6 +13,7 @@ import numpy as np
 
 from tensorplay._dtype import finfo
 from tensorplay._tensor import Tensor, wrap
+from tensorplay.autograd.gradcheck.determinism import ROUNDINGS
 from tensorplay.library.nested import flatten
 from tensorplay.library.opcheck.calls import (
     Arguments,
@@ -31,8 +32,6 @@ __all__ = ["check_variants"]
 
 _TEST = "test_variants"
 _THREADS = 4
-# As the gradcheck has it: roundings of the largest element by which two runs may differ.
-_ROUNDINGS = 32
 
 
 def check_variants(check: Checked) -> None:
@@ -168,12 +167,17 @@ def _from_threads(check: Checked, first: Outcome) -> None:
 
 def _unlike(got: Any, expected: Any) -> str | None:
     """Say how two runs differ by more than threads that add in changing order make of a sum."""
+    lists = isinstance(expected, (tuple, list)) and isinstance(got, (tuple, list))
+    if lists and len(got) == len(expected):
+        found = (_unlike(g, e) for g, e in zip(got, expected, strict=True))
+        return next((f for f in found if f is not None), None)
     rounding = 0.0
-    for tensor in flatten(expected):
-        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            values = np.abs(tensor.detach().numpy())
-            largest = float(np.max(values, where=np.isfinite(values), initial=0))
-            rounding = max(rounding, _ROUNDINGS * finfo(tensor.dtype).eps * largest)
+    if isinstance(expected, Tensor) and (
+        expected.dtype.is_floating_point or expected.dtype.is_complex
+    ):
+        values = np.abs(expected.detach().numpy())
+        largest = float(np.max(values, where=np.isfinite(values), initial=0))
+        rounding = ROUNDINGS * finfo(expected.dtype).eps * largest
     return difference(got, expected, atol=rounding, rtol=0.0)
 
 

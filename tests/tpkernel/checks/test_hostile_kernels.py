@@ -227,5 +227,6 @@ template <class T> void outer(tp::In<T> x, tp::Out<T> out) { inner(out.data()); 
     report = tpkernel.build(text, flags="-g -O0")
     (finding,) = [f for f in report.findings if f.code == "crash"]
     assert finding.signal == "SIGSEGV"
-    assert "memory check of cell::outer on x (4,)" in finding.message
+    assert (finding.check, finding.operator) == ("memory", "cell::outer")
+    assert "on x (4,)" in finding.message
     assert "in inner<double> at line 1, called by outer<double> at line 2" in finding.message
