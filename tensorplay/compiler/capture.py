@@ -64,7 +64,8 @@ class Output:
     detached
         Whether the result has no history although that has, or is another tensor than an input.
     another
-        Whether the result is another tensor than a root that is a result already.
+        Whether the result, which has no history, is another tensor than a root that is a result
+        already.
     value
         The constant.
     """
@@ -288,11 +289,13 @@ def _results(
             outputs.append(Output("result", first))
             continue
         output = _output(recorder, x, lifted, leaves, given, roots, by_memory)
-        whole = output.kind == "root" and not output.steps
-        if whole and any(
-            o.kind == "root" and o.index == output.index and not o.steps for o in outputs
-        ):
-            output = replace(output, another=True)
+        same = [
+            o for o in outputs
+            if o.kind == output.kind == "root" and o.index == output.index
+            and not (o.steps or output.steps)
+        ]  # fmt: skip
+        if output.detached:
+            output = replace(output, another=bool(same))
         outputs.append(output)
     writes: list[tuple[int, Node]] = []
     outside: list[tuple[int, int, bool]] = []
@@ -336,41 +339,46 @@ def _output(
     array = tensor._array
     memory = array.memory
     requires_grad = tensor.requires_grad
-    if requires_grad and tensor._grad_fn is None and not isinstance(memory.owner, Input):
+    given_in = isinstance(memory.owner, Input) and tensor is memory.owner.stand_in
+    if requires_grad and tensor._grad_fn is None and not given_in:
         raise recorder.refuse("returns a leaf that requires grad, which it made itself")
-    if requires_grad and array.steps and not _is_plain_view(tensor, len(array.steps)):
+    base = tensor if tensor._base is None else tensor._base
+    whole = memory.owner.stand_in if isinstance(memory.owner, Input) else base
+    if requires_grad and not _is_plain_view(tensor, whole, len(array.steps)):
         raise recorder.refuse("returns a view whose history is not that of its memory")
     if isinstance(memory.owner, Input):
         owner = memory.owner
         index = recorder.inputs.index(owner)
-        if tensor is owner.stand_in:
+        if given_in:
             return Output("input", index)
         # Without steps it is another tensor on the same memory: what detach() gives.
         detached = not requires_grad and (owner.stand_in.requires_grad or not array.steps)
         return Output("input", index, array.steps, detached)
     index = by_memory.get(id(memory), -1)
-    base = tensor if tensor._base is None else tensor._base
     if index < 0:
         index = by_memory[id(memory)] = len(roots)
         roots.append(Root(memory, None, memory.node()))
     root = roots[index]
-    if requires_grad and root.tensor is None:
-        if base._array is not memory or not base.requires_grad:
+    if requires_grad:
+        leaf = base._array is not memory or base._grad_fn is None
+        if leaf or (root.tensor is not None and root.tensor is not base):
             raise recorder.refuse("returns a view whose history is not that of its memory")
         root.tensor = base
     return Output("root", index, array.steps, not requires_grad)
 
 
-def _is_plain_view(tensor: Tensor, steps: int) -> bool:
-    """Tell whether the history of a view is that of viewing, and no formula of a user's."""
-    edge = edge_of(tensor)
+def _is_plain_view(tensor: Tensor, base: Tensor, steps: int) -> bool:
+    """Tell whether a tensor's history is that of viewing `base`, and no formula of a user's."""
+    if not steps:
+        return tensor is base
+    edge, end = edge_of(tensor), edge_of(base)
     for _ in range(steps):
-        if edge is None:
-            return True
-        if not isinstance(edge.node, (PrimitiveNode, CopySlices, AccumulateGrad)):
+        if edge is None or end is None or edge.node is end.node:
+            break
+        if not isinstance(edge.node, (PrimitiveNode, CopySlices)):
             return False
         edge = next((e for e in edge.node.edges if e is not None), None)
-    return True
+    return edge is not None and end is not None and edge.node is end.node
 
 
 def _differentiate(recorder: Recorder, found: Captured) -> None:
