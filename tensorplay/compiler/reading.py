@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Final
 
-__all__ = ["Change", "Reading", "readings"]
+__all__ = ["Change", "Reading", "SuperUse", "readings"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,26 @@ class Change:
 
 
 @dataclass(frozen=True)
+class SuperUse:
+    """One use of `super`: kinds and names of the two variables it gets, and what is read of it.
+
+    `name` is None where it is not written right behind, or the variables are not.
+    """
+
+    kind: tuple[str, str]
+    owner: tuple[str, str]
+    name: str | None
+    line: int | None
+
+
+@dataclass(frozen=True)
 class Code:
     """All that is found in one code object, nested ones apart."""
 
     readings: tuple[Reading, ...]
     changes: tuple[Change, ...]
     names: frozenset[str]  # attributes read behind values that are not known
+    supers: tuple[SuperUse, ...]
 
 
 _SKIPPED: Final = frozenset(
@@ -142,7 +156,36 @@ def readings(code: CodeType) -> Code:
     for (module, attribute), line in _import_lines(found, lines):
         path = () if attribute is None else ((".", attribute),)
         reads.append(Reading("import", module, path, line))
-    return Code(tuple(reads), tuple(changes), frozenset(names))
+    supers = _supers(found, lines, parameters, code)
+    return Code(tuple(reads), tuple(changes), frozenset(names), supers)
+
+
+def _supers(
+    found: list[Any], lines: dict[int, int | None], parameters: set[str], code: CodeType
+) -> tuple[SuperUse, ...]:
+    uses: list[SuperUse] = []
+    for index, i in enumerate(found):
+        if i.opname not in _GLOBALS or i.argval != "super":
+            continue
+        loads: list[tuple[str, str]] = []
+        rest = iter(found[index + 1 :])
+        following = next(rest, None)
+        while following is not None and (starts := _starts(following, parameters, code)):
+            loads += starts
+            following = next(rest, None)
+        if following is not None and following.opname == "CALL" and following.arg == len(loads):
+            following = next(rest, None)
+            if not loads and code.co_argcount:
+                first = code.co_varnames[0]
+                loads = [("free", "__class__"), (_kind_of(first, parameters, code), first)]
+        name = None
+        if following is not None and (
+            following.opname in _ATTRIBUTES or following.opname.startswith("LOAD_SUPER")
+        ):
+            name = str(following.argval)
+        kind, owner = loads if len(loads) == 2 else [("unknown", "")] * 2
+        uses.append(SuperUse(kind, owner, name, lines.get(i.offset)))
+    return tuple(uses)
 
 
 Imported = tuple[str, "str | None"]
@@ -215,7 +258,7 @@ def _assigned(found: list[Any]) -> set[str]:
     """Return the local variables that the code assigns or deletes."""
     names: set[str] = set()
     for i in found:
-        if i.opname.startswith(("STORE_FAST", "DELETE_FAST")):
+        if i.opname.startswith(("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")):
             if isinstance(i.argval, tuple):
                 if i.opname.startswith("STORE_FAST_LOAD"):
                     names.add(i.argval[0])

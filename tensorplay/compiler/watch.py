@@ -18,7 +18,7 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from tensorplay.compiler.allowed import (
     refused_call,
     refused_code,
 )
-from tensorplay.compiler.reading import Change, Reading, readings
+from tensorplay.compiler.reading import Change, Reading, SuperUse, readings
 from tensorplay.compiler.sources import is_captured, is_library, is_of_library, user_line
 from tensorplay.compiler.traced import TracedArray
 from tensorplay.graph.errors import GraphCaptureError
@@ -165,28 +165,40 @@ class Watch:
             except _FoundError as problem:
                 problems.setdefault(reading.line, problem)
         self._names |= found.names
-        if "__class__" in code.co_freevars and code.co_argcount:
-            names = {path[0][1] for r in found.readings if (path := r.path) and path[0][0] == "."}
-            self._inherited(values.get("__class__"), values.get(code.co_varnames[0]),
-                            found.names | names)  # fmt: skip
+        for use in found.supers:
+            try:
+                self._inherited(use, frame, values)
+            except _FoundError as problem:
+                problems.setdefault(use.line, problem)
         return problems
 
-    def _inherited(self, kind: Any, owner: Any, names: Iterable[str]) -> None:
-        """Guard what `super()` finds under these names in a method of the class `kind`."""
+    def _inherited(self, use: SuperUse, frame: types.FrameType, values: Any) -> None:
+        """Guard what `super` finds."""
+        if frame.f_globals.get("super", super) is not super:
+            return  # a function of the user's that is called so
+        kind, owner = (
+            frame.f_globals.get(name, _MISSING) if where == "global" else
+            _MISSING if where == "unknown" else values.get(name, _MISSING)
+            for where, name in (use.kind, use.owner)
+        )  # fmt: skip
+        where = self._where(frame.f_code, use.line)
+        if use.name is None or kind is _MISSING or owner is _MISSING:
+            raise _FoundError(
+                "uses super() in another way than super().name or super(Class, variable).name",
+                line=where,
+            )
         classes = (owner if isinstance(owner, type) else type(owner)).__mro__
         if kind not in classes:
-            return
-        for name in names:
-            for base in classes[classes.index(kind) + 1 :]:
-                if _is_settled(base):
-                    break
-                if name in vars(base):
-                    text = f"{base.__name__}.{name}"
-                    self._add("item", vars(base), name, vars(base)[name], text, of=base)
-                    break
-                if hasattr(base, name):
-                    self._add("missing", vars(base), name, None, f"no {base.__name__}.{name}",
-                              of=base)  # fmt: skip
+            return  # Python raises
+        name = use.name
+        for base in classes[classes.index(kind) + 1 :]:
+            if _is_settled(base):
+                break
+            text = f"{base.__name__}.{name}"
+            if name in vars(base):
+                self._add("item", vars(base), name, vars(base)[name], text, of=base)
+                break
+            self._add("missing", vars(base), name, None, f"no {text}", of=base)
 
     def _where(self, code: types.CodeType, line: int | None) -> str:
         return line_of(code, line)
@@ -396,6 +408,8 @@ class Watch:
         if isinstance(value, Tensor):
             self._tensor(value, None)
             return
+        if value is super and text != "super":
+            raise _FoundError(f"uses super() as {text}", line=where)
         self._judge_value(value, text, where)
         if id(value) in self._seen:
             return
