@@ -193,9 +193,11 @@ def capture(
         watch.add_argument(function)  # its defaults, too
     try:
         found = _run(function, leaves, given, structure, recorder, watch)
-    except BaseException:
+    except BaseException as error:
         watch.clean_caches()
         undo(list(watch.guards.values()))
+        if isinstance(error, Exception) and recorder.problem not in {None, error}:
+            raise recorder.problem from error  # which the function caught, and then met another
         raise
     cached = watch.clean_caches()
     if cached is not None:

@@ -27,6 +27,7 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._device import device
 from tensorplay._tensor import Size, Tensor
+from tensorplay.autograd import forward_ad
 from tensorplay.autograd.backward import backward
 from tensorplay.compiler.allowed import (
     HARMLESS,
@@ -101,6 +102,7 @@ class Watch:
         self._caches: dict[int, tuple[Any, Any]] = {}  # functools.lru_cache, with its counts
         self.literals: set[str] = set()  # numbers that the code names
         self.backward_line: str | None = None  # of the last backward pass in the run
+        self.level = forward_ad.current_number()  # of forward mode: its tangents are not ours
         self._outer: dict[int, Any] = {}  # objects from outside
         self._objects: list[Any] = []  # those whose attributes may be read under any name
         self._names: set[str] = set()
@@ -124,6 +126,9 @@ class Watch:
         if is_of_library(frame):
             if code is _BACKWARD:
                 self.backward_line = user_line()
+            elif code is _EXIT_LEVEL:
+                if self.level is not None and forward_ad.current_number() == self.level:
+                    raise self.fail("closes a level of forward mode that it did not open")
             else:
                 _LIBRARY[id(code)] = code
         elif is_captured(frame):
@@ -646,6 +651,7 @@ def _names_of(holder: Any) -> Any:
 
 _MISSING: Final = object()
 _BACKWARD: Final = backward.__code__
+_EXIT_LEVEL: Final = forward_ad.exit_dual_level.__code__
 #: Code of the library that came by.
 _LIBRARY: Final[dict[int, types.CodeType]] = {}
 _ITERATING: Final = frozenset({"parameters", "named_parameters", "buffers", "named_buffers",

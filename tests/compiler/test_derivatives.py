@@ -412,3 +412,48 @@ def test_forward_mode_that_reaches_outside_is_left_to_eager() -> None:
         assert "level of forward mode" in f.report().breaks[0]
     finally:
         forward_ad.exit_dual_level()
+
+
+def closes(x):
+    forward_ad.exit_dual_level()
+    return x * 2
+
+
+def leaves_the_block(x):
+    forward_ad.dual_level().__exit__(None, None, None)
+    return x * 2
+
+
+def closes_and_goes_on(x):
+    try:
+        forward_ad.exit_dual_level()
+    finally:
+        forward_ad.enter_dual_level()
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [closes, leaves_the_block, closes_and_goes_on])
+def test_a_capture_leaves_the_level_open_that_it_found(function) -> None:
+    found = []
+    for f in (function, tp.compile(function, backend="interpreter")):
+        written_duals(tp.ones(2, 3))  # closes levels of its own
+        tp.compile(written_duals, backend="interpreter", fullgraph=True)(tp.ones(2, 3))
+        forward_ad.enter_dual_level()
+        outside = forward_ad.make_dual(tp.ones(1), tp.ones(1))
+        seen = []
+        try:
+            seen.append(f(tp.ones(1)).item())
+        finally:
+            seen.append(forward_ad.unpack_dual(outside).tangent)
+            seen.append(forward_ad.current_dual_level())
+            if forward_ad.current_dual_level() == 0:
+                forward_ad.exit_dual_level()
+        found.append(seen)
+    assert found[1] == found[0]
+    assert "closes a level of forward mode" in f.report().breaks[0]
+    g = tp.compile(function, backend="interpreter", fullgraph=True)
+    with forward_ad.dual_level():
+        outside = forward_ad.make_dual(tp.ones(1), tp.ones(1))
+        with pytest.raises(tp.graph.GraphCaptureError, match="closes a level of forward mode"):
+            g(tp.ones(1))
+        assert forward_ad.unpack_dual(outside).tangent is not None
