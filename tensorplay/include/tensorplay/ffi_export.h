@@ -16,6 +16,8 @@ template <typename...>
 class Tuple;
 template <typename...>
 class Variant;
+template <typename>
+class TypedFunction;
 }  // namespace ffi
 }  // namespace tvm
 #endif
@@ -227,25 +229,27 @@ TP_ENGINE_NAME(Bytes, "bytes")
 // Where a value that the engine has converted holds null, and the type does not say Optional: to the
 // engine None is any object, and C++ would call it or read through it. `got` is told as the engine
 // tells mismatches, and may be null.
-template <typename T_>
-constexpr bool is_nullable() {
-  if constexpr (std::is_base_of_v<::tvm::ffi::ObjectRef, T_>) {
-    return T_::_type_is_nullable && !std::is_same_v<T_, ::tvm::ffi::ObjectRef>;
-  }
-  return false;
-}
 template <typename T_, typename = void>
 struct Nulls {
   static constexpr bool possible = false;
   static bool in(const T_&, std::string*) { return false; }
 };
 template <typename T_>
-struct Nulls<T_, std::enable_if_t<is_nullable<T_>()>> {
+struct Nulls<T_, std::enable_if_t<std::is_base_of_v<::tvm::ffi::ObjectRef, T_> &&
+                                  !std::is_same_v<T_, ::tvm::ffi::ObjectRef> &&
+                                  T_::_type_is_nullable>> {
   static constexpr bool possible = true;
   static bool in(const T_& value, std::string* got) {
     if (value.defined()) return false;
     if (got) *got = "None";
     return true;
+  }
+};
+template <typename S_>
+struct Nulls<::tvm::ffi::TypedFunction<S_>> {
+  static constexpr bool possible = true;
+  static bool in(const ::tvm::ffi::TypedFunction<S_>& value, std::string* got) {
+    return Nulls<::tvm::ffi::Function>::in(value.packed(), got);
   }
 };
 template <typename T_>
@@ -273,10 +277,14 @@ struct Nulls<List_<T_, void>, std::enable_if_t<!List_<T_, void>::_type_is_nullab
 };
 template <template <typename, typename, typename> class Map_, typename K_, typename V_>
 struct Nulls<Map_<K_, V_, void>, std::enable_if_t<!Map_<K_, V_, void>::_type_is_nullable &&
-                                                  Nulls<V_>::possible>> {
+                                                  (Nulls<K_>::possible || Nulls<V_>::possible)>> {
   static constexpr bool possible = true;
   static bool in(const Map_<K_, V_, void>& map, std::string* got) {
     for (const auto& item : map) {
+      if (Nulls<K_>::in(item.first, got)) {
+        if (got) *got = "Map[some key is " + *got + ", V]";
+        return true;
+      }
       if (Nulls<V_>::in(item.second, got)) {
         if (got) *got = "Map[K, some value is " + *got + "]";
         return true;
@@ -285,16 +293,30 @@ struct Nulls<Map_<K_, V_, void>, std::enable_if_t<!Map_<K_, V_, void>::_type_is_
     return false;
   }
 };
+// A value that one alternative holds without null is none, whatever it is to the others.
 template <typename... T_>
-struct Nulls<::tvm::ffi::Variant<T_...>, std::enable_if_t<(is_nullable<T_>() || ...)>> {
+struct Nulls<::tvm::ffi::Variant<T_...>, std::enable_if_t<(Nulls<T_>::possible || ...)>> {
   static constexpr bool possible = true;
   static bool in(const ::tvm::ffi::Variant<T_...>& value, std::string* got) {
-    const ::tvm::ffi::AnyView none;
-    const auto* any = reinterpret_cast<const TVMFFIAny*>(&none);
-    if (::tvm::ffi::AnyView(value).type_index() != kTVMFFINone) return false;
-    if (((!is_nullable<T_>() && ::tvm::ffi::TypeTraits<T_>::CheckAnyStrict(any)) || ...)) return false;
-    if (got) *got = "None";
-    return true;
+    const ::tvm::ffi::AnyView view(value);
+    bool found = false;
+    return !(whole<T_>(view, got, &found) || ...) && found;
+  }
+
+ private:
+  template <typename Item_>
+  static bool whole(const ::tvm::ffi::AnyView& view, std::string* got, bool* found) {
+    const auto* any = reinterpret_cast<const TVMFFIAny*>(&view);
+    if constexpr (!Nulls<Item_>::possible) {
+      return ::tvm::ffi::TypeTraits<Item_>::CheckAnyStrict(any);
+    } else {
+      // Not `as`, which knows no null of a TypedFunction.
+      const std::optional<Item_> item = view.template try_cast<Item_>();
+      if (!item.has_value()) return false;
+      if (!Nulls<Item_>::in(*item, got)) return true;
+      *found = true;
+      return false;
+    }
   }
 };
 template <typename... T_>

@@ -36,7 +36,7 @@ __all__ = ["CudaKernel", "Kernel"]
 _MAX_DEPTH = 200
 # Engine types whose null a kernel has no reason to expect: it would call or read through it.
 _NOT_NULL = re.compile(
-    r"^(const\s+)?(tvm::ffi::|ffi::)?(Function|TypedFunction<.*>|Module)\b(?!\s*\*)"
+    r"^(const\s+)?(tvm::ffi::|ffi::)?((Function|Module)\b|TypedFunction<.*>)(?!\s*\*)"
 )
 # The largest size that a launch has a place for; how many a GPU takes is told when it runs.
 _MOST = 2**31 - 1

@@ -157,3 +157,62 @@ def test_names_of_element_types(texts: cpp_jit.Module) -> None:
     assert texts.code("float32") == texts.code(np.dtype("f4")) == texts.code(tp.float32)
     with pytest.raises(ValueError, match=r"^\[texts::code\] argument 'kind' .*, got 'bogus'\.$"):
         texts.code("bogus")
+
+
+def _inc(x: int) -> int:
+    return x + 1
+
+
+# A parameter's type, values that hold None where it does not say Optional, and ones that do not.
+NULLS: dict[str, tuple[str, list[Any], list[Any]]] = {
+    "function": ("Function", [None], [_inc]),
+    "typed": ("TypedFunction<int64_t(int64_t)>", [None], [_inc]),
+    "alias": ("Alias", [None], [_inc]),
+    "list_of": ("Array<Function>", [[None], [_inc, None]], [[_inc], []]),
+    "list_of_typed": ("Array<TypedFunction<int64_t(int64_t)>>", [[None]], [[_inc], []]),
+    "values": ("Map<String, Function>", [{"a": None}], [{"a": _inc}, {}]),
+    "values_typed": ("Map<String, TypedFunction<void()>>", [{"a": None}], [{"a": _inc}, {}]),
+    "keys": ("Map<Function, int64_t>", [{None: 1}], [{_inc: 1}, {}]),
+    "keys_typed": ("Map<TypedFunction<void()>, int64_t>", [{None: 1}], [{_inc: 1}]),
+    "tuple_of_typed": ("Tuple<int64_t, TypedFunction<void()>>", [(1, None)], [(1, _inc)]),
+    "nested": ("Array<Map<String, Array<Tensor>>>", [[{"a": [None]}]], [[{"a": []}], [{}]]),
+    "maybe_list": ("Optional<Array<Function>>", [[None]], [None, [_inc]]),
+    "maybe_typed": ("Optional<TypedFunction<void()>>", [], [None, _inc]),
+    "list_of_maybe": ("Array<Optional<Function>>", [], [[None], [_inc]]),
+    "either": ("Variant<Function, int64_t>", [None], [_inc, 1]),
+    "either_typed": ("Variant<TypedFunction<void()>, int64_t>", [None], [_inc, 1]),
+    "either_or_none": ("Variant<Function, Optional<int64_t>>", [], [None, _inc, 1]),
+    "either_list": ("Variant<Array<Function>, int64_t>", [[None]], [[_inc], [], 1]),
+    "either_typed_list": ("Variant<Array<TypedFunction<void()>>, int64_t>", [[None]], [[_inc], 1]),
+    "either_map": ("Variant<Map<String, Tensor>, Tensor>", [{"a": None}, None], [{}, np.ones(1)]),
+    "either_listed": ("Array<Variant<Array<Function>, int64_t>>", [[1, [None]]], [[1, [_inc]]]),
+    "either_anything": ("Variant<Array<Function>, Array<Optional<Tensor>>>", [], [[None], [_inc]]),
+}
+
+
+@pytest.fixture(scope="module")
+def nullable() -> cpp_jit.Module:
+    kernels = "\n".join(f"void {name}({kind} x) {{}}" for name, (kind, *_) in NULLS.items())
+    return cpp_jit.load_inline(
+        "nullable",
+        cpp_sources=f"""
+        #include <tensorplay/ffi_containers.h>
+        using namespace tvm::ffi;
+        using Alias = TypedFunction<int64_t(int64_t)>;
+        {kernels}
+        """,
+        functions=list(NULLS),
+    )
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_none_reaches_no_kernel_that_does_not_expect_it(
+    nullable: cpp_jit.Module, name: str
+) -> None:
+    kernel = getattr(nullable, name)
+    _, refused, taken = NULLS[name]
+    for value in refused:
+        with pytest.raises(TypeError, match=r"argument 'x' \(position 0\): expected .*None"):
+            kernel(value)
+    for value in taken:
+        kernel(value)
