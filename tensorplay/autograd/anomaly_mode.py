@@ -152,8 +152,8 @@ def explain(error: BaseException, name: str, frames: Any) -> None:
         )
     else:
         text = f"Error detected in {name}. Its forward was called here:\n{''.join(frames)}"
-    add_note = getattr(error, "add_note", None)
-    if add_note is not None:
-        add_note(text)
+    if sys.version_info >= (3, 11):
+        # As `add_note` does, past a class that refuses to be written to, as a frozen dataclass.
+        error.__dict__.setdefault("__notes__", []).append(text)
     else:  # Python 3.10
         warnings.warn(text, UserWarning, stacklevel=2)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import traceback
 import types
@@ -57,7 +58,12 @@ def test_nan_raises_and_shows_the_forward_call():
 
 @pytest.mark.usefixtures("anomaly")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
-def test_any_error_shows_the_forward_call():
+@pytest.mark.parametrize("frozen", [False, True])
+def test_any_error_shows_the_forward_call(frozen: bool):
+    @dataclasses.dataclass(frozen=frozen)
+    class MineError(Exception):
+        text: str
+
     class Fails(Function):
         @staticmethod
         def forward(ctx, x):
@@ -65,11 +71,10 @@ def test_any_error_shows_the_forward_call():
 
         @staticmethod
         def backward(ctx, g):
-            message = "mine"
-            raise KeyError(message)
+            raise MineError("mine")
 
     x = tp.ones(1, requires_grad=True)
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises(MineError) as caught:
         Fails.apply(x).sum().backward()
     assert "Fails.apply(x).sum().backward()" in "".join(caught.value.__notes__)
 

@@ -18,7 +18,7 @@ _SHORTEST = 3
 #: First words of the types that literals have.
 _LITERALS = frozenset({"int", "unsigned", "long", "float", "double", "char", "bool"})
 #: What the run-time library says of an exception that has no message.
-_VALUE = re.compile(r"kernel threw a value of type (?P<type>.*)")
+_VALUE = re.compile(r"kernel threw a value of type (?P<type>\S.*)")
 
 
 def thrown_at(text: str, message: str, *, first_line: int = 1) -> int | None:
@@ -57,7 +57,7 @@ def _may_be(throw: Node, type_name: str) -> bool:
     """Whether a throw makes no object of another type than the one that arrived."""
     thrown = throw.named_children[0]
     if thrown.type.endswith("_literal"):
-        return type_name.split(maxsplit=1)[0] in _LITERALS
+        return type_name.partition(" ")[0] in _LITERALS
     made = re.match(r"([\w:]+)\s*(?:<.*>)?\s*[({]", _text(thrown))
     return made is None or made[1].split("::")[-1] == type_name.rsplit("::", maxsplit=1)[-1]
 

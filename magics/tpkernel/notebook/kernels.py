@@ -12,7 +12,7 @@ import tensorplay as tp
 from tensorplay.library.modules.signatures import EMPTY, make_signature
 from tensorplay.library.modules.spec import Argument, KernelSpec, OperatorSpec
 from tpkernel.errors import StaleKernelError, did_you_mean
-from tpkernel.notebook.tracebacks import mark_short
+from tpkernel.notebook.tracebacks import has_frames_of_a_person, mark_short
 
 __all__ = ["BlockedName", "Function", "KernelModule", "Operator"]
 
@@ -117,8 +117,11 @@ class Function:
                 args = tuple(self._prepared(a, v) for a, v in zip(arguments, args, strict=True))
             result = self._call(*args)
         except _GUARDED as problem:
-            if not str(problem).startswith(f"[{self.spec.title}]"):  # the kernel had begun
-                self._count_writes(args)
+            of_a_person = has_frames_of_a_person(problem)
+            if of_a_person or not str(problem).startswith(f"[{self.spec.title}]"):
+                self._count_writes(args)  # the kernel had begun
+            if of_a_person:
+                raise
             raise _shortened(problem, self.spec.title) from None
         if self._written:
             self._count_writes(args)
@@ -276,6 +279,8 @@ class Operator:
                     raise TypeError(message)
             return self.definition(*args, **kwargs)
         except _GUARDED as problem:
+            if has_frames_of_a_person(problem):
+                raise
             raise _shortened(problem, self.name) from None
 
 

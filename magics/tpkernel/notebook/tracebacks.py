@@ -6,6 +6,7 @@ the error is shown. ``get_ipython().InteractiveTB.skip_hidden = False`` shows al
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import traceback
@@ -22,7 +23,7 @@ from tpkernel.building.compiling import STABLE_NAME
 from tpkernel.cpp.throws import thrown_at
 from tpkernel.errors import PACKAGE, KernelCrash
 
-__all__ = ["CellErrors", "mark_short", "short_traceback"]
+__all__ = ["CellErrors", "has_frames_of_a_person", "mark_short", "short_traceback"]
 
 # The last is what the engine calls C++ of which it knows no line.
 _OWN = (PACKAGE, str(Path(str(tp.__file__)).parent), "<tensorplay", "<tpkernel", "<unknown>")
@@ -35,8 +36,10 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 def mark_short(problem: _Error) -> _Error:
     """Let IPython show an error without frames of ours."""
-    if not hasattr(problem, "_render_traceback_"):  # IPython's own hook, which a person may use
-        problem._render_traceback_ = _render  # type: ignore[attr-defined]
+    # IPython's own hook, which a person may use. Their class may refuse to be written to, as a
+    # frozen dataclass does, or to be asked for what it has not.
+    if inspect.getattr_static(problem, "_render_traceback_", None) is None:
+        object.__setattr__(problem, "_render_traceback_", _render)
     return problem
 
 
@@ -88,19 +91,18 @@ class CellErrors:
         mark_short(problem)
         frames = _frames(problem.__traceback__)
         cpp = [f for f in frames if f.tb_frame.f_code.co_filename == STABLE_NAME]
-        said = str(problem)
-        if not cpp:
-            # A crash says the line itself; a guard ran no kernel; Python has frames of its own.
-            guarded = said.startswith(f"[{self.kernel.title}]")
-            if isinstance(problem, KernelCrash) or guarded or not all(map(_is_own, frames)):
-                return
         if cpp:
             made = [self._shown(f) if f in cpp else f for f in frames]
+        elif isinstance(problem, KernelCrash) or not all(map(_is_own, frames)):
+            return  # a crash says the line itself; Python has frames of its own
         else:
+            said = str(problem)
+            if said.startswith(f"[{self.kernel.title}]"):
+                return  # a guard ran no kernel
             found = thrown_at(self.text, said, first_line=self.first_line)
             line = self.kernel.line if found is None else found
             made = [*frames, self._frame(line, self.kernel.name)]
-        problem.__traceback__ = _chain(made)
+        problem.with_traceback(_chain(made))
 
     def _shown(self, entry: TracebackType) -> TracebackType:
         name = entry.tb_frame.f_code.co_name
@@ -109,6 +111,15 @@ class CellErrors:
 
     def _frame(self, line: int, name: str) -> TracebackType:
         return TracebackType(None, frame_at(self.file(), name), -1, line)
+
+
+def has_frames_of_a_person(problem: BaseException) -> bool:
+    """Whether an error came through Python that is not ours, such as a callback."""
+    # Frames that stand for C++ are of no module.
+    return any(
+        "__name__" in entry.tb_frame.f_globals and not _is_own(entry)
+        for entry in _frames(problem.__traceback__)
+    )
 
 
 def _is_own(entry: TracebackType) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 import tensorplay as tp
 from tensorplay.library.modules.spec import CellSpec, KernelSpec
+from tensorplay.utils.cpp_jit.kernel import tell
 from tpkernel.building.sanitizers import sanitizer_environment
 from tpkernel.errors import KernelCrash
 from tpkernel.worker.process import Worker
@@ -80,8 +81,7 @@ class IsolatedKernel:
         try:
             return self._called(*args)
         except Exception as problem:
-            if self.on_error is not None:
-                self.on_error(problem)
+            tell(self.on_error, problem)
             raise
 
     def _called(self, *args: Any) -> Any:

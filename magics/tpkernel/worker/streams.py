@@ -9,7 +9,6 @@ itself writes to the descriptor, in a terminal, flushing both sides is all that 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import io
@@ -18,7 +17,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, Any
 
 __all__ = ["MAX_SHOWN", "PrintingKernel", "may_print", "shown_text"]
@@ -60,45 +59,41 @@ class PrintingKernel:
 
     def __call__(self, *args: Any) -> Any:
         """Call the kernel and show what it has written."""
-        with _in_order():
-            return self.call(*args)
+        return _in_order(self.call, args)
 
 
 _lock = threading.RLock()
 _inside = threading.local()
 
 
-@contextlib.contextmanager
-def _in_order() -> Iterator[None]:
+# No context managers of `contextlib`: those write to what is raised, which its class may refuse.
+def _in_order(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     if getattr(_inside, "entered", False) or not _lock.acquire(blocking=False):
-        yield  # inside of another call, or beside one in another thread, whose file this leads into
-        return
+        # Inside of another call, or beside one in another thread, whose file this leads into.
+        return call(*args)
     _inside.entered = True
     try:
         sys.stdout.flush()
         sys.stderr.flush()
         if _writes_to(sys.stdout, 1) and _writes_to(sys.stderr, 2):
             try:
-                yield
+                return call(*args)
             finally:
                 _libc().fflush(None)
-        else:
-            with _captured():
-                yield
+        return _captured(call, args)
     finally:
         _inside.entered = False
         _lock.release()
 
 
-@contextlib.contextmanager
-def _captured() -> Iterator[None]:
+def _captured(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     files = _files()
     _libc().fflush(None)
     saved = [os.dup(1), os.dup(2)]
     try:
         for number, file in enumerate(files, start=1):
             os.dup2(file.fileno(), number)
-        yield
+        return call(*args)
     finally:
         _libc().fflush(None)
         for number, before in enumerate(saved, start=1):

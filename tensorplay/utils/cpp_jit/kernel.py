@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -30,7 +31,7 @@ from tensorplay.utils.cpp_jit.values import (
     with_our_word,
 )
 
-__all__ = ["CudaKernel", "Kernel"]
+__all__ = ["CudaKernel", "Kernel", "tell"]
 
 # The engine converts containers by recursion in C, which ends the process where it is too deep.
 _MAX_DEPTH = 200
@@ -167,8 +168,7 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
     def _explained(self, args: tuple[Any, ...], error: BaseException) -> BaseException:
         """Return what to raise for an error of the engine, and tell who asked for it."""
         told = self._told(args, error)
-        if self.on_error is not None:
-            self.on_error(told)
+        tell(self.on_error, told)
         return told
 
     def _told(self, args: tuple[Any, ...], error: BaseException) -> BaseException:
@@ -420,6 +420,23 @@ class CudaKernel(Kernel):
             )
         x, y, z = (*map(int, sizes), *(1, 1, 1)[len(sizes) :])
         return x, y, z
+
+
+def tell(listener: Callable[[BaseException], object] | None, error: BaseException) -> None:
+    """Tell whoever wants to know what a call raises; what goes wrong there is a warning.
+
+    The error may be of a person's class, whose attributes and text may do anything.
+    """
+    if listener is None:
+        return
+    try:
+        listener(error)
+    except Exception as problem:  # noqa: BLE001 - the error that the person waits for is another
+        warnings.warn(
+            f"[cpp_jit] who is told of errors failed at a {type(error).__name__}: {problem!r}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _is_integer(value: Any) -> bool:

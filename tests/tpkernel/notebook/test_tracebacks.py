@@ -173,6 +173,48 @@ def test_an_error_with_its_own_way_to_be_shown_keeps_it(shell: Shell):
     assert shell.run("ask(fails, 1.0)").shown.strip() == "mine alone"
 
 
+ODD_ERRORS = """\
+import dataclasses
+@dataclasses.dataclass(frozen=True)
+class Frozen(ValueError):
+    text: str
+class Shy(ValueError):
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+class Mute(ValueError):
+    def __str__(self):
+        raise RuntimeError("no text")
+class Stubborn(ValueError):
+    def __setattr__(self, name, value):
+        raise RuntimeError(name)
+class Slotted(ValueError):
+    __slots__ = ()
+def fails(x):
+    raise error from cause
+cause = KeyError("cause")
+"""
+
+
+@pytest.mark.parametrize("kind", ["Frozen", "Shy", "Mute", "Stubborn", "Slotted", "ValueError"])
+@pytest.mark.parametrize("prints", [False, True])
+def test_a_callbacks_error_arrives_as_it_is_whatever_its_class_does(
+    shell: Shell, kind: str, prints: bool
+):
+    text = CALLER.replace("return", 'printf("called");\n  return') if prints else CALLER
+    assert shell.kernel(text).error is None
+    shell.ok(ODD_ERRORS)
+    shell.ok(f"error = {kind}('mine')")
+    error = shell["error"]
+    with pytest.raises(ValueError) as raised:  # noqa: PT011  (its text is not for everybody)
+        shell["ask"](shell["fails"], 1.0)
+    assert raised.value is error
+    assert error.args == ("mine",)
+    assert error.__cause__ is shell["cause"]
+    if kind in {"Frozen", "ValueError"}:  # IPython cannot show the others
+        shell.ok(f"error = {kind}('mine')")
+        assert shown_frames(shell.run("ask(fails, 1.0)"))[0] == "ask(fails, 1.0)"
+
+
 @pytest.mark.parametrize(
     ("text", "message", "line"),
     [
@@ -188,6 +230,7 @@ def test_an_error_with_its_own_way_to_be_shown_keeps_it(shell: Shell):
             3,
         ),
         ("void f(int c) {\n  throw c;\n  throw 1;\n}", "kernel threw a value of type int", None),
+        ("void f() {\n  throw 42;\n}", "kernel threw a value of type ", None),
         ("void f() {\n  throw a::E<int>{1};\n}", "kernel threw a value of type b::E", 2),
     ],
 )

@@ -216,3 +216,26 @@ def test_none_reaches_no_kernel_that_does_not_expect_it(
             kernel(value)
     for value in taken:
         kernel(value)
+
+
+def test_what_fails_when_it_is_told_of_an_error_is_a_warning(module: cpp_jit.Module) -> None:
+    class MineError(Exception):
+        pass
+
+    def callback(_x: int) -> int:
+        raise mine
+
+    def told(error: BaseException) -> None:
+        raise LookupError(f"of {type(error).__name__}")
+
+    mine = MineError()
+    module.run.on_error = told
+    try:
+        with (
+            pytest.warns(RuntimeWarning, match=r"at a MineError: LookupError\('of MineError'\)"),
+            pytest.raises(MineError) as raised,
+        ):
+            module.run(callback)
+    finally:
+        module.run.on_error = None
+    assert raised.value is mine
