@@ -11,7 +11,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tpkernel.cpp.trees import declared, out_of_parentheses, position, returns_reference, walk
+from tpkernel.cpp.trees import (
+    declared,
+    lambdas,
+    out_of_parentheses,
+    position,
+    returns_reference,
+    walk,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -111,7 +118,7 @@ class _Addresses:
         index = position(element, arguments)
         bodies = self.reader.bodies.get(name, ())
         if not bodies:
-            local = self.lambdas(spelled)
+            local = lambdas(self.root, spelled, self.text)
             for value in local:
                 found = self.into_lambda(value, index)
                 if found is not None:
@@ -126,19 +133,6 @@ class _Addresses:
             if inner.named(other.node, other.parameters[index].name) is not None:
                 return call
         return None
-
-    def lambdas(self, name: str) -> list[Node]:
-        """Return the lambdas that variables of this name are initialised with."""
-        found = []
-        for node in walk(self.root):
-            if node.type != "init_declarator":
-                continue
-            value = node.child_by_field_name("value")
-            if value is None or value.type != "lambda_expression":
-                continue
-            if self.text(declared(node.child_by_field_name("declarator"))) == name:
-                found.append(value)
-        return found
 
     def into_lambda(self, value: Node, index: int) -> Node | None:
         inner = value.child_by_field_name("declarator")

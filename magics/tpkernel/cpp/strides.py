@@ -3,19 +3,20 @@
 Asking is not enough: a kernel that prints ``x.stride(0)`` and then runs over ``p[i]`` reads the
 wrong elements of a strided view. So every mention of the data pointer, and of a variable that holds
 it, must stand in a form that is known here: a step computed from the strides, an element, a copy
-into another variable. Whatever else is done with a pointer counts as flat.
+into another variable. Whatever else is done with a pointer counts as flat. A number that only
+depends on the strides is no step: ``x.stride(0) > 0 ? 1 : -1``, or what ``--i`` makes of a stride.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpkernel.cpp.addresses import address_taken
 from tpkernel.cpp.scalar_types import bare_type
-from tpkernel.cpp.trees import declared, declares, out_of_parentheses, walk
+from tpkernel.cpp.trees import declared, declares, lambdas, out_of_parentheses, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -28,6 +29,11 @@ _CAST = re.compile(r"(?:static_cast|reinterpret_cast|const_cast)\s*<(?P<type>.*)
 _COMPARISONS = frozenset("== != < > <= >= && || and or not_eq".split())  # noqa: SIM905
 #: Pointers to these count bytes, so that they are no other elements.
 _BYTES = frozenset({"void", "char", "unsigned char", "uint8_t", "std::uint8_t", "std::byte"})
+_ZERO = re.compile(r"[\s({]*0?[uUlLzZ]*[\s)}]*")
+#: Functions whose result is one of their arguments.
+_CHOOSING = frozenset({"min", "max", "clamp"})
+#: Functions of the text that call one another are followed so far.
+_DEPTH = 3
 #: Parents that look at a pointer and reach nothing through it.
 _HARMLESS = frozenset({
     "condition_clause", "expression_statement", "for_statement", "lambda_capture_specifier",
@@ -52,24 +58,30 @@ def goes_by_strides(reader: UseReader, body: Body, parameter: str) -> bool:
 
 @dataclass(frozen=True)
 class _Setting:
-    """Variables, or one element of an array, that are set to a value."""
+    """Variables, or one element of an array, that are set to a value, or moved without one."""
 
     names: Sequence[str]
-    value: Node
+    value: Node | None
     element: bool = False
+    operator: str = "="
 
 
 class _Strides:
-    def __init__(self, reader: UseReader, body: Body, parameter: str) -> None:
+    def __init__(
+        self, reader: UseReader, body: Body, parameter: str | None, depth: int = 0
+    ) -> None:
         self.reader = reader
         self.body = body
+        self.depth = depth
         self.text = reader.text
-        self.name = rf"\b{re.escape(parameter)}\s*(?:\.|->)\s*"
+        # A function that is handed a pointer knows no tensor: nothing matches.
+        self.name = rf"\b{re.escape(parameter)}\s*(?:\.|->)\s*" if parameter else r"(?!)"
         self.strides = re.compile(rf"{self.name}strides?\b")
         self.memory = re.compile(
             rf"{self.name}(?:data_ptr|data|begin|end)\s*(?:<[^<>]*>)?\s*(?:\(\s*\))?"
         )
         self.view = next((p.view for p in body.parameters if p.name == parameter), None)
+        self.elements = self.view.element if self.view is not None else None
         #: Variables that hold an address inside the memory, those computed from strides, and those
         #: declared as numbers.
         self.pointers: set[str] = set()
@@ -82,13 +94,29 @@ class _Strides:
         root = self.body.node
         if self.strides.search(self.text(root)) is None or not self.asks_for_all():
             return False
-        self.compares = any(
-            n.type == "binary_expression"
-            and self.text(n.child_by_field_name("operator")) in ("==", "!=")
-            and self.strides.search(self.text(n)) is not None
-            and not {"0"} & {self.text(n.child_by_field_name(side)) for side in ("left", "right")}
-            for n in walk(root)
+        self.follow()
+        self.compares = any(map(self.is_comparison, walk(root)))
+        self.stepped = set()
+        return self.keeps()
+
+    def is_comparison(self, node: Node) -> bool:
+        """Whether an expression asks whether a stride has a certain value; 0 tells nothing."""
+        sides = [node.child_by_field_name(side) for side in ("left", "right")]
+        return (
+            node.type == "binary_expression"
+            and self.text(node.child_by_field_name("operator")) in ("==", "!=")
+            and any(map(self.steps, sides))
+            and not any(map(self.is_zero, sides))
         )
+
+    def keeps(self) -> bool:
+        """Whether every mention of a pointer goes by the strides, from what is known so far."""
+        self.follow()
+        return not any(self.flat(n) for n in walk(self.body.node) if self.is_mention(n))
+
+    def follow(self) -> None:
+        """Find the variables that hold pointers, then those that hold what strides make."""
+        root = self.body.node
         self.numbers = {
             self.text(name)
             for n in walk(root)
@@ -96,8 +124,39 @@ class _Strides:
             for name in map(_plain_name, n.children_by_field_name("declarator"))
             if name is not None
         }
-        self.follow(list(_settings(root, self.text)))
-        return not any(self.flat(n) for n in walk(root) if self.is_mention(n))
+        settings: dict[str, list[_Setting]] = {}
+        for setting in _settings(root, self.text):
+            for name in setting.names:
+                settings.setdefault(name, []).append(setting)
+        before = -1
+        while before != len(self.pointers):
+            before = len(self.pointers)
+            for name, sets in settings.items():
+                calls = name not in self.numbers
+                if any(self.is_pointer(s.value, calls=calls) for s in sets if not s.element):
+                    self.pointers.add(name)
+        given = set(self.stepped)
+        while True:
+            self.stepped = set(given)
+            self.grow(settings)
+            lost = {n for n in given if not all(map(self.fits, settings.get(n, ())))}
+            if given.isdisjoint(lost - self.pointers):
+                return
+            given -= lost - self.pointers
+
+    def grow(self, settings: Mapping[str, Sequence[_Setting]]) -> None:
+        """Find what is computed from the variables that are known to be stepped."""
+        before = -1
+        while before != len(self.stepped):
+            before = len(self.stepped)
+            for name, sets in settings.items():
+                if name in self.pointers:
+                    # steps[d] = x.stride(d) is no element of the tensor
+                    steps = any(self.steps(s.value) for s in sets if not s.element)
+                else:
+                    steps = any(map(self.adds, sets)) and all(map(self.fits, sets))
+                if steps:
+                    self.stepped.add(name)
 
     def asks_for_all(self) -> bool:
         """Whether the strides of all dimensions are asked for that the body knows of.
@@ -115,22 +174,19 @@ class _Strides:
         sizes = re.findall(rf"{self.name}(?:sizes?|shape)\b{dimension}", whole)
         return set(map(int, sizes)) <= set(asked)
 
-    def follow(self, settings: Sequence[_Setting]) -> None:
-        """Find the variables that hold pointers, then those that hold what strides make."""
-        before = -1
-        while before != len(self.pointers):
-            before = len(self.pointers)
-            for setting in settings:
-                calls = not self.numbers.issuperset(setting.names)
-                if not setting.element and self.is_pointer(setting.value, calls=calls):
-                    self.pointers.update(setting.names)
-        before = -1
-        while before != len(self.stepped):
-            before = len(self.stepped)
-            for setting in settings:
-                into = setting.element and not self.pointers.isdisjoint(setting.names)
-                if not into and self.steps(setting.value):  # steps[d] = x.stride(d)
-                    self.stepped.update(setting.names)
+    def adds(self, setting: _Setting) -> bool:
+        """Whether a setting puts a step into a variable."""
+        return setting.operator in ("=", "+=", "-=") and self.steps(setting.value)
+
+    def fits(self, setting: _Setting) -> bool:
+        """Whether a variable of steps is one after a setting."""
+        value, operator = setting.value, setting.operator
+        if value is None or operator not in ("=", "+=", "-=", "*="):
+            return False
+        if value.type == "argument_list" and self.numbers.isdisjoint(setting.names):
+            # std::vector<int64_t> steps(rank, 0): how many come first
+            return all(self.is_zero(v) or self.steps(v) for v in value.named_children[1:])
+        return operator == "*=" or self.is_zero(value) or self.steps(value)
 
     # -- what expressions are -----------------------------------------------------------------
 
@@ -192,11 +248,153 @@ class _Strides:
         return (starred or indexed) and self.is_pointer(node.child_by_field_name("argument"))
 
     def steps(self, node: Node | None) -> bool:
-        """Whether an expression is computed from the strides."""
-        return node is not None and (
-            self.strides.search(self.text(node)) is not None
-            or any(n.type == "identifier" and self.text(n) in self.stepped for n in walk(node))
-        )
+        """Whether the value of an expression is made of the strides, by arithmetic."""
+        if node is None:
+            return False
+        kind, field = node.type, node.child_by_field_name
+        if kind == "identifier":
+            return self.text(node) in self.stepped
+        if kind == "field_expression":
+            return self.strides.fullmatch(self.text(node)) is not None or self.steps(
+                field("argument")
+            )
+        if kind == "subscript_expression":  # s[d]; an element p[i] is no step
+            return not self.is_pointer(field("argument")) and self.steps(field("argument"))
+        if kind == "pointer_expression":
+            inner = _bare(field("argument"))
+            if self.text(field("operator")) == "*" or inner is None:
+                return not self.is_pointer(inner) and self.steps(inner)
+            indexed = inner.type == "subscript_expression"
+            parts = [inner.child_by_field_name(f) for f in ("argument", "indices")]
+            return any(map(self.steps, parts if indexed else [inner]))
+        if kind == "binary_expression":
+            return self.computed(node)
+        if kind == "conditional_expression":
+            return self.all_step([field("consequence"), field("alternative")])
+        if kind == "call_expression":
+            return self.gives_step(node)
+        if kind == "lambda_expression":
+            return self.returns_step(self.inner(node, ()))
+        if kind == "compound_literal_expression":
+            return self.steps(field("value"))
+        if kind == "initializer_list":
+            return self.all_step(node.named_children)
+        if kind in ("assignment_expression", "comma_expression"):
+            return self.steps(field("right"))
+        if kind in ("cast_expression", "unary_expression", "update_expression"):
+            looked = kind == "unary_expression" and self.text(field("operator")) in ("!", "not")
+            return not looked and self.steps(field("value") or field("argument"))
+        if kind in ("parenthesized_expression", "argument_list", "subscript_argument_list"):
+            return any(map(self.steps, node.named_children))
+        return False
+
+    def computed(self, node: Node) -> bool:
+        """Whether a sum, a difference, a product or a quotient is made of the strides."""
+        sides = [node.child_by_field_name(side) for side in ("left", "right")]
+        left, right = map(self.steps, sides)
+        operator = self.text(node.child_by_field_name("operator"))
+        if operator in ("+", "-"):
+            if self.compares or any(map(self.is_pointer, sides)):
+                return left or right
+            return self.all_step(sides)  # i * x.stride(0) + j takes one for granted
+        return left or right if operator == "*" else left and operator in ("/", "<<")
+
+    def all_step(self, parts: Sequence[Node | None]) -> bool:
+        """Whether one of these is a step, whichever it is; 0 is one in every layout."""
+        stepping = [self.steps(part) for part in parts if not self.is_zero(part)]
+        return bool(stepping) and all(stepping)
+
+    def is_zero(self, node: Node | None) -> bool:
+        return node is not None and _ZERO.fullmatch(self.text(node)) is not None
+
+    def gives_step(self, call: Node) -> bool:
+        """Whether a function gives back a step: of its arguments, or of the text's own lines."""
+        callee, arguments = (call.child_by_field_name(f) for f in ("function", "arguments"))
+        if callee is None or arguments is None:
+            return False
+        if callee.type == "field_expression":  # x.stride(0), s.at(d), s.data()
+            return self.steps(callee)
+        name = _called(self.text(callee))
+        if name in _CHOOSING:
+            return self.all_step(arguments.named_children)
+        inside = self.called(name, arguments)
+        if inside is None:
+            return name not in self.reader.opaque and self.steps(arguments)
+        return bool(inside) and all(map(self.returns_step, inside))
+
+    # -- functions of the text ----------------------------------------------------------------
+
+    def called(self, name: str, arguments: Node) -> list[_Strides] | None:
+        """Return the functions of this name that the text has, with what they are handed.
+
+        None where the text has none; an empty list where they are not followed any further.
+        """
+        bodies = [b for b in self.reader.bodies.get(name, ()) if b.node != self.body.node]
+        local = lambdas(self.body.node, name, self.text) if not bodies else []
+        if not bodies and not local:
+            return [] if name in self.reader.bodies else None
+        if self.depth >= _DEPTH:
+            return []
+        given = arguments.named_children
+        found = []
+        for body in bodies:
+            if len(given) > len(body.parameters):
+                continue
+            inner = _Strides(self.reader, body, None, self.depth + 1)
+            inner.elements = self.elements
+            inner.receive([(p.name, p.type) for p in body.parameters], given, self)
+            found.append(inner)
+        return found + [self.inner(value, given) for value in local]
+
+    def inner(self, value: Node, given: Sequence[Node]) -> _Strides:
+        """Return what reads a lambda, which knows what the body knows."""
+        inner = _Strides(self.reader, replace(self.body, node=value), None, self.depth + 1)
+        inner.name, inner.strides, inner.memory = self.name, self.strides, self.memory
+        inner.pointers, inner.stepped = set(self.pointers), set(self.stepped)
+        inner.elements = self.elements
+        declarator = value.child_by_field_name("declarator")
+        listed = declarator.child_by_field_name("parameters") if declarator is not None else None
+        parameters = [
+            (self.text(declared(p.child_by_field_name("declarator"))), self.text(p))
+            for p in (listed.named_children if listed is not None else ())
+        ]
+        inner.receive(parameters, given, self)
+        return inner
+
+    def receive(
+        self, parameters: Sequence[tuple[str, str]], given: Sequence[Node], caller: _Strides
+    ) -> None:
+        """Take what a call hands over; a parameter hides a variable of the same name."""
+        self.compares = caller.compares
+        for index, (name, cpp_type) in enumerate(parameters):
+            argument = given[index] if index < len(given) else None
+            for names, holds in (
+                (self.pointers, caller.is_pointer(argument)),
+                (self.stepped, caller.steps(argument)),
+            ):
+                names.discard(name)
+                if holds:
+                    names.add(name)
+            element = bare_type(re.sub(r"\bconst\b", " ", cpp_type.partition("*")[0]))
+            if name in self.pointers and element not in _BYTES | {"auto"}:
+                self.elements = element
+
+    def returns(self) -> list[Node]:
+        """Return what the function gives back, without what lambdas inside it do."""
+        found, stack = [], list(self.body.node.children)
+        while stack:
+            node = stack.pop()
+            if node.type == "return_statement" and node.named_children:
+                found.append(node.named_children[0])
+            if node.type != "lambda_expression":
+                stack.extend(node.children)
+        return found
+
+    def returns_step(self, inner: _Strides) -> bool:
+        if inner.depth > _DEPTH:
+            return False
+        inner.follow()
+        return inner.all_step(inner.returns())
 
     def is_number(self, cpp_type: str) -> bool:
         bare = bare_type(cpp_type)
@@ -213,8 +411,8 @@ class _Strides:
         element = bare_type(re.sub(r"\bconst\b", " ", element))
         if element in _BYTES:
             return True
-        if self.view is not None:
-            return self.reader.resolve(element) == self.reader.resolve(self.view.element)
+        if self.elements is not None:
+            return self.reader.resolve(element) == self.reader.resolve(self.elements)
         return self.is_number(element)
 
     # -- what is done with a pointer ----------------------------------------------------------
@@ -266,6 +464,15 @@ class _Strides:
             return call if self.keeps_elements(cast["type"]) else True
         if self.is_number(callee):
             return call
+        name = _called(callee)
+        if name in self.reader.opaque or name in self.reader.transparent:
+            return True
+        inside = self.called(name, arguments)
+        if inside is not None:
+            if not inside or not all(inner.keeps() for inner in inside):
+                return True
+            back = any(inner.is_pointer(v) for inner in inside for v in inner.returns())
+            return call if back else False
         others = [a for a in arguments.named_children if not self.is_pointer(a)]
         return not (any(map(self.steps, others)) or (self.compares and self.steps(node)))
 
@@ -282,6 +489,8 @@ class _Strides:
             return not (operator == "=" or (moved and self.is_step(node, right)))
         if kind == "update_expression":
             return not (self.compares and self.steps(node))
+        if kind == "return_statement":
+            return self.depth == 0  # else the caller goes on with it
         return kind not in _HARMLESS
 
     def is_step(self, pointer: Node, offset: Node | None) -> bool:
@@ -303,14 +512,17 @@ class _Strides:
 def _settings(body: Node, text: Callable[[Node | None], str]) -> Iterator[_Setting]:
     """Yield what a body sets: variables, and elements of arrays."""
     for node in walk(body):
-        field = node.child_by_field_name
+        field, operator = node.child_by_field_name, "="
         if node.type == "init_declarator":
             target, value = field("declarator"), field("value")
         elif node.type == "assignment_expression":
             target, value = field("left"), field("right")
+            operator = text(field("operator"))
+        elif node.type == "update_expression":
+            target, value, operator = field("argument"), None, text(field("operator"))
         else:
             continue
-        if target is None or value is None:
+        if target is None or (value is None and node.type != "update_expression"):
             continue
         if target.type == "structured_binding_declarator":
             names = [text(c) for c in target.named_children if c.type == "identifier"]
@@ -319,7 +531,12 @@ def _settings(body: Node, text: Callable[[Node | None], str]) -> Iterator[_Setti
         element = target.type == "subscript_expression"
         name = declared(target.child_by_field_name("argument") if element else target)
         if name is not None:
-            yield _Setting([text(name)], value, element)
+            yield _Setting([text(name)], value, element, operator)
+
+
+def _called(callee: str) -> str:
+    """Return the name of a function without namespaces and template arguments."""
+    return callee.partition("<")[0].strip().split("::")[-1]
 
 
 def _plain_name(declarator: Node | None, *, pointers: bool = False) -> Node | None:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["declared", "declares", "out_of_parentheses", "position", "returns_reference", "walk"]
+__all__ = [
+    "declared", "declares", "lambdas", "out_of_parentheses", "position", "returns_reference",
+    "walk",
+]  # fmt: skip
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -53,6 +56,18 @@ def declares(node: Node) -> bool:
             return False
         node, parent = parent, parent.parent
     return parent is not None and parent.type in ("declaration", "parameter_declaration")
+
+
+def lambdas(root: Node, name: str, text: Callable[[Node | None], str]) -> list[Node]:
+    """Return the lambdas that variables of this name are initialised with."""
+    found = []
+    for node in walk(root):
+        value = node.child_by_field_name("value") if node.type == "init_declarator" else None
+        if value is None or value.type != "lambda_expression":
+            continue
+        if text(declared(node.child_by_field_name("declarator"))) == name:
+            found.append(value)
+    return found
 
 
 def returns_reference(statement: Node, text: Callable[[Node | None], str]) -> bool:

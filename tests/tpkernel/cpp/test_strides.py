@@ -17,6 +17,23 @@ op: strides::rows(Tensor x) -> Tensor
 shape: {x: [n, m], out: [n]}
 ---*/
 struct V4 { float a, b, c, d; };
+#define FIRST(p, i, s) p[i]
+template <typename T> T along(const T* p, int64_t n, int64_t s) {
+  T sum = 0;
+  for (int64_t j = 0; j < n; ++j) sum += p[j * s];
+  return sum;
+}
+template <typename T> T together(const T* p, int64_t n, int64_t s) {
+  T sum = s ? 0 : 1;
+  for (int64_t j = 0; j < n; ++j) sum += p[j];
+  return sum;
+}
+template <typename T> T through(const T* p, int64_t n, int64_t s) { return together(p, n, s); }
+template <typename T> const T* at(const T* p, int64_t i, int64_t s) { return p + i * s; }
+template <typename T> const T* next(const T* p, int64_t i, int64_t s) { return s ? p + i : p; }
+template <typename T> T value(const T* p) { return *p; }
+int64_t offset(int64_t i, int64_t s) { return i * s; }
+int64_t place(int64_t i, int64_t s) { s = 1; return i * s; }
 template <typename T> void rows(tp::In<T, 2> x, tp::Out<T, 1> out) {
   for (int64_t i = 0; i < x.size(0); ++i) {
     T sum = 0;
@@ -52,6 +69,30 @@ BY_STRIDES = [
     "if (x.stride(1) == 1) { " + ROW + LOOP + "sum += row[j]; }",
     ROW + LOOP + "{ const T v = row[j * x.stride(1)]; sum += v + 1; }",
     "auto p = x.data(); if (p != nullptr) " + LOOP + "sum += p[i * x.stride(0) + j * x.stride(1)];",
+]
+STRIDES = "const auto s = x.stride(0), t = x.stride(1); const T* p = x.data(); "
+BY_STRIDES += [
+    # functions of the text, by what they do
+    "sum = along(x.data() + i * x.stride(0), x.size(1), x.stride(1));",
+    STRIDES + LOOP + "sum += value(p + i * s + j * t);",
+    STRIDES + LOOP + "sum += *at(at(p, i, s), j, t);",
+    STRIDES + LOOP + "sum += at(p, i, s)[j * t];",
+    STRIDES + "const T* q = at(p, i, s); " + LOOP + "sum += q[offset(j, t)];",
+    STRIDES + "auto o = [&](int64_t j) { return i * s + j * t; }; " + LOOP + "sum += p[o(j)];",
+    STRIDES + "auto o = [](int64_t k, int64_t u) { return k * u; }; "
+    "for (int64_t j = 0; j < x.size(1); ++j) sum += p[o(i, s) + o(j, t)];",
+    STRIDES + "auto f = [](const T* q, int64_t u) { return q[u]; }; sum = f(p + i * s, t);",
+    # numbers that stay steps
+    STRIDES + "if (t == 1) " + LOOP + "sum += p[i * s + j];",
+    STRIDES + LOOP + "sum += p[(i + 1) * s - (2 - j) * t];",
+    STRIDES + "int64_t k = 0; " + LOOP + "{ sum += p[i * s + k]; k += t; }",
+    STRIDES + "int64_t k = i * s; for (int64_t j = 0; j < x.size(1); ++j, k += t) sum += p[k];",
+    STRIDES + "const int64_t u = x.size(1) == 1 ? 0 : t; " + LOOP + "sum += p[i * s + j * u];",
+    "std::vector<int64_t> s(2); for (int d = 0; d < 2; ++d) s[d] = x.stride(d); "
+    + LOOP
+    + "sum += x.data()[i * s[0] + j * s[1]];",
+    "const int64_t s[2] = {x.stride(0), x.stride(1)}; sum = x.data()[i * s[0] + s[1]];",
+    STRIDES + "const auto u = static_cast<int>(t); " + LOOP + "sum += p[i * s + j * u];",
 ]
 ASKS = "(void)x.stride(0); (void)x.stride(1); "
 FLAT = [
@@ -100,6 +141,37 @@ FLAT = [
     ASKS + "sum = *(i + x.data());",
     ASKS + "sum = *&x.data()[i];",
     ASKS + "const T& r = x.data()[i * x.stride(0)]; sum = (&r)[1];",
+]
+FLAT += [
+    # numbers that depend on strides, and are none
+    STRIDES + "const int64_t k = s > 0 ? 1 : -1; sum = p[i * k];",
+    STRIDES + "const int64_t k = s == 1 ? 1 : x.size(1); sum = p[i * k];",
+    STRIDES + "const int64_t k = t > 1 ? t : 1; sum = p[i * s + k];",
+    STRIDES + LOOP + "sum += p[i * s + j] + p[t];",
+    STRIDES + "sum = p[s > t];",
+    STRIDES + "sum = p[!s + (t && s)];",
+    STRIDES + "sum = p[i % s];",
+    STRIDES + "sum = p[std::max<int64_t>(t, 1)];",
+    STRIDES + "sum = p[sizeof(s)];",
+    STRIDES + "for (int64_t k = s * (x.size(0) - 1); k >= 0; --k) sum += p[k];",
+    STRIDES + "int64_t k = s; k = 1; sum = p[k];",
+    STRIDES + "int64_t k = s; k += 1; sum = p[k];",
+    STRIDES + "int64_t k = s * i; k /= 2; sum = p[k];",
+    STRIDES + "int64_t k[2] = {s, t}; k[1] = 1; sum = p[i * k[0] + k[1]];",
+    STRIDES + "int64_t k[2] = {s, 1}; sum = p[i * k[0] + k[1]];",
+    STRIDES + "const T* q = p + i * s; sum = p[(int64_t)q[t]];",
+    # functions of the text that do not go by what they are handed
+    "sum = together(x.data() + i * x.stride(0), x.size(1), x.stride(1));",
+    "sum = through(x.data() + i * x.stride(0), x.size(1), x.stride(1));",
+    "sum = along(x.data() + i * x.stride(0), x.stride(1), 1);",
+    STRIDES + "sum = *next(p, i, s);",
+    STRIDES + "sum = at(p, i, s)[1];",
+    STRIDES + "sum = p[place(i, s) + place(1, t)];",
+    STRIDES + "sum = p[offset(i, 1)];",
+    STRIDES + "auto f = [](const T* q, int64_t u) { return q[u > 0]; }; sum = f(p + i * s, t);",
+    STRIDES + "auto o = [](int64_t k, int64_t u) { return u ? k : 0; }; sum = p[o(i, s)];",
+    STRIDES + "auto o = [&](int64_t j) { return s > t ? j : 0; }; sum = p[o(i)];",
+    STRIDES + "sum = FIRST(p, i, s);",
 ]
 
 
