@@ -35,13 +35,19 @@ _OPENMP_CALL = re.compile(r"`(?:omp_|GOMP_|__kmpc_)\w+.*not defined")
 _NO_FLAG = "tp::parallel_for(0, n, [&](int64_t i) { … }), which needs no flag"
 #: What g++ and clang say of an intrinsic whose instructions they were not told to use.
 _TARGET = re.compile(
-    r"target specific option mismatch|requires target feature '(?P<feature>[\w.]+)|"
-    r"needs isa option -m(?P<option>[\w.]+)"
+    r"target specific option mismatch|requires target feature '(?P<feature>[^']*)'|"
+    r"needs isa option (?P<option>.*)"
 )
 _TARGET_HEADER = re.compile(r"^in (\w+?)intrin\.h")
-#: Of the headers that are not named after their instructions.
-_TARGET_OF = {
-    "xmm": "sse", "emm": "sse2", "pmm": "sse3", "tmm": "ssse3", "smm": "sse4.1", "nmm": "sse4.2",
+#: Headers of one kind of instructions: elsewhere the place in the header decides, and each release
+#: of a compiler has other places.
+_TARGET_OF = {"xmm": "sse", "emm": "sse2", "pmm": "sse3", "tmm": "ssse3"} | {
+    name: name
+    for name in (
+        "avx", "avx2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512fp16", "avx512ifma",
+        "avx512vbmi", "avx512vnni", "avx512vpopcntdq", "avxvnni", "bmi", "bmi2", "f16c", "fma",
+        "lzcnt", "popcnt", "rdseed", "rtm", "sha",
+    )
 }  # fmt: skip
 
 
@@ -113,18 +119,36 @@ def compiler_hint(problem: cpp_jit.BuildError, flags: Sequence[str]) -> str:
         found = _TARGET.search(diagnostic.message)
         if found is None:
             continue
-        head = next(filter(None, map(_TARGET_HEADER.match, diagnostic.notes)), None)
-        name = found["feature"] or found["option"] or (head[1] if head else "avx2")
-        name = _TARGET_OF.get(name, name)
+        name = _instructions(found, diagnostic.notes)
         if "-march=native" in flags:
-            return f"This machine, for which -march=native builds, does not have {name}."
+            lacks = name or "the instructions of this function"
+            return f"This machine, for which -march=native builds, does not have {lacks}."
+        hint = (
+            "The compiler uses only what every processor of this kind has, and "
+            f"{name or 'what this function stands for'} is not among that. Write '%%tpkernel -- "
+            "-march=native' for all that this machine has"
+        )
         return (
-            f"The compiler uses only what every processor of this kind has, and {name} is not "
-            "among that. Write '%%tpkernel -- -march=native' for all that this machine has, or "
-            f'__attribute__((target("{name}"))) in front of the function; a lambda needs one of '
-            "its own, behind its parameters."
+            f"{hint}."
+            if not name
+            else (
+                f'{hint}, or __attribute__((target("{name}"))) in front of the function; a lambda '
+                "needs one of its own, behind its parameters."
+            )
         )
     return ""
+
+
+def _instructions(found: re.Match[str], notes: Sequence[str]) -> str:
+    """Return what the compiler calls the instructions that it lacks; empty where it is open."""
+    feature, option = found["feature"], found["option"]
+    if feature:
+        return feature if re.fullmatch(r"[\w.,-]+", feature) else ""
+    if option:
+        only = re.fullmatch(r"-m([\w.-]+)", option.strip())
+        return only[1] if only else ""
+    head = next(filter(None, map(_TARGET_HEADER.match, notes)), None)
+    return _TARGET_OF.get(head[1], "") if head else ""
 
 
 def _has_openmp(flags: Sequence[str]) -> bool:

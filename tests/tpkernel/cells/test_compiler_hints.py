@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
+import re
 
 import pytest
 
 import tensorplay as tp
 import tpkernel
 from tensorplay.utils import cpp_jit
+from tpkernel.cells.hints import _TARGET_OF, compiler_hint
 
 LOOP = """\
 template <typename T>
@@ -91,6 +93,68 @@ def test_an_intrinsic_without_its_flag_stands_at_the_cells_line_with_what_to_wri
     assert '__attribute__((target("avx512f")))' in str(error)
     again = fails(INTRINSIC.replace("BEFORE ", ""), "-march=native -mno-avx512f")
     assert "does not have avx512f" in str(again)
+
+
+INTRINSICS = {
+    "_mm_shuffle_epi8(_mm_setzero_si128(), _mm_setzero_si128())": "ssse3",
+    "_mm256_abs_epi8(_mm256_setzero_si256())": "avx2",
+    "_mm256_fmadd_ps(_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps())": None,
+    "_mm512_add_epi8(_mm512_setzero_si512(), _mm512_setzero_si512())": None,
+    "_mm256_mask_add_epi8(_mm256_setzero_si256(), 1, _mm256_setzero_si256(), "
+    "_mm256_setzero_si256())": None,
+    "_mm_aesenc_si128(_mm_setzero_si128(), _mm_setzero_si128())": "",
+    "_mm_crc32_u64(1, 2)": "",
+    "_rdrand16_step(&two)": "",
+}
+
+
+@only_x86
+@pytest.mark.parametrize(("call", "named"), INTRINSICS.items())
+def test_the_instructions_that_a_hint_names_let_the_intrinsic_compile(call, named):
+    text = f"#include <immintrin.h>\nvoid k() {{ unsigned short two = 2; (void){call}; }}"
+    message = str(fails(text))
+    assert "%%tpkernel -- -march=native" in message
+    found = re.search(r'__attribute__\(\(target\("(.*?)"\)\)\)', message)
+    if found is None:
+        assert named in ("", None)
+        assert "what this function stands for is not among that" in message
+        return
+    assert named in (found[1], None)
+    tpkernel.build(text.replace("void k", f"{found[0]} void k"), checks=False)
+
+
+@only_x86
+def test_the_compiler_knows_all_instructions_that_a_header_can_name():
+    attributes = (f'__attribute__((target("{name}")))' for name in sorted(set(_TARGET_OF.values())))
+    text = "\n".join(f"{a} static void f{i}() {{}}" for i, a in enumerate(attributes))
+    tpkernel.build(f"{text}\nint64_t one() {{ return 1; }}", checks=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "notes", "named"),
+    [
+        ("target specific option mismatch", ["in avx2intrin.h"], "avx2"),
+        ("target specific option mismatch", ["in wmmintrin.h"], ""),
+        ("target specific option mismatch", ["in avx512vlbwintrin.h"], ""),
+        ("target specific option mismatch", ["in arm_neon.h"], ""),
+        ("target specific option mismatch", [], ""),
+        ("'f' requires target feature 'avx512vl,avx512bw', but", [], "avx512vl,avx512bw"),
+        ("'f' requires target feature 'sse4.2|crc32', but", [], ""),
+        ("'f' needs isa option -mavx512f", [], "avx512f"),
+        ("'f' needs isa option -mavx512f -mavx512vl", [], ""),
+    ],
+)
+def test_instructions_are_named_only_where_it_is_known_which(said, notes, named):
+    line = cpp_jit.Diagnostic(1, 1, "error", said, notes=tuple(notes))
+    hint = compiler_hint(cpp_jit.BuildError("", diagnostics=(line,)), ())
+    assert "-march=native" in hint
+    assert (f'target("{named}")' in hint) == bool(named)
+    assert ("__attribute__" in hint) == bool(named)
+    assert (
+        named
+        or "this machine"
+        in compiler_hint(cpp_jit.BuildError("", diagnostics=(line,)), ("-march=native",)).lower()
+    )
 
 
 @only_x86
