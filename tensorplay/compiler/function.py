@@ -31,7 +31,6 @@ from tensorplay.compiler.keys import (
 from tensorplay.compiler.program import Family, Origin, Program, signature
 from tensorplay.compiler.reports import CompileReport, Event, ProgramReport
 from tensorplay.compiler.sources import line_of_error, user_line
-from tensorplay.compiler.watch import CONSTANTS
 from tensorplay.func.trees import flatten
 from tensorplay.graph.errors import GraphCaptureError
 from tensorplay.ops.dispatch import local
@@ -52,6 +51,8 @@ MOST_OBJECTS: Final = 64
 #: Captures of one kind of calls in which the function raised, or that were beyond the limit, before
 #: others are not tried.
 MOST_TRIES: Final = 3
+
+_INSTEAD: Final = "Pass the tensors and numbers that it holds, in a tuple or dictionary"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class CompiledFunction:
         self._events: list[Event] = []
         self._eager_calls = 0
         self._shape_seconds: list[float] = []  # of captures that a known program serves
-        self._limit_hit = False
+        self._limits: dict[str, str] = {}  # that were reached, each with the reason given first
         self._past_hits = 0  # of bindings that were let go
         self._objects: dict[int, Any] = {}  # arguments that are told apart by identity
         self._by_objects: dict[Any, list[Any]] = {}  # keys that differ in these
@@ -193,7 +194,7 @@ class CompiledFunction:
             )
             if reason is None and not self._families and len(self._reasons) >= MOST_FAILURES:
                 reason = next(reversed(self._reasons.values()))
-            if reason is None and (self._limit_hit or len(self._bindings) > config.most_shapes):
+            if reason is None and (self._limits or len(self._bindings) > config.most_shapes):
                 self._trim()
             if reason is None:
                 reason = self._has_new_objects(key, leaves)
@@ -246,18 +247,22 @@ class CompiledFunction:
         if self._options.fullgraph:
             self._forget(known[0])
             return None
-        name, x = next(
-            (n, x) for n, x in zip(self._leaf_names(leaves), leaves, strict=True)
-            if id(x) in objects_in(key)
-        )  # fmt: skip
         for k in known[:-1]:
             self._forget(k)
         reason = (
-            f"{name}, of type {type(x).__name__}, is another object in each call: after "
-            f"{MOST_OBJECTS} of them no further ones are captured. Pass the tensors and numbers "
-            "that it holds, in a tuple or dictionary"
+            f"{self._object_name(key, leaves)}, is another object in each call: after "
+            f"{MOST_OBJECTS} of them no further ones are captured. {_INSTEAD}"
         )
         return self._give_up(kind, reason, None)
+
+    def _object_name(self, key: Any, leaves: Sequence[Any]) -> str:
+        """Return name and type of an argument that is told apart by identity: of a new one."""
+        found = [
+            (n, x) for n, x in zip(self._leaf_names(leaves), leaves, strict=True)
+            if id(x) in objects_in(key)
+        ]  # fmt: skip
+        name, x = next((one for one in found if id(one[1]) not in self._objects), found[0])
+        return f"{name}, of type {type(x).__name__}"
 
     def _make(
         self, key: Any, leaves: Sequence[Any], structure: Any
@@ -297,13 +302,13 @@ class CompiledFunction:
         limit = self._options.recompile_limit or config.recompile_limit
         if len(self._bindings.get(key, ())) >= limit:  # each is tried in each call
             what = f"{limit} programs or answers for one kind of calls"
-            return None, self._at_limit(what, self._why_new(key, leaves), key)
+            return None, self._at_limit(what, self._why_new(key, leaves), key, leaves)
         if family is None:
             family = Family(shape, origin, exact=self._options.dynamic is False)
             replaced = [f for f in families if family.serves(f.shape, f.origin)]
             why = self._why_new(key, leaves)
             if self._count() - len(replaced) >= limit:
-                return None, self._at_limit(f"{limit} programs", why, key)
+                return None, self._at_limit(f"{limit} programs", why, key, leaves)
             kind = "compile" if self._count() == 0 else "recompile"
         numbers = shape.arguments, shape.floats
         program = family.variants.get(numbers)
@@ -319,12 +324,11 @@ class CompiledFunction:
         for number, x in enumerate(leaves):
             if isinstance(x, Tensor):
                 leaf_numbers.setdefault(id(x), number)
-            elif not isinstance(x, CONSTANTS):
-                self._objects[id(x)] = x
         binding = Binding(captured, program, leaf_numbers, f"{_camel(self._name)}Backward")
         if binding.written and binding._overlap([x.tensor for x in captured.inputs]):
             reason = "it writes into an argument that shares memory with another"
             return None, self._give_up(key, reason, None)
+        self._objects.update({id(x): x for x in leaves if id(x) in objects_in(key)})
         self._bindings.setdefault(key, []).insert(0, binding)
         return binding, None
 
@@ -384,15 +388,17 @@ class CompiledFunction:
             self._events.append(Event("break", reason, 0.0))
         return reason
 
-    def _at_limit(self, limit: str, why: str, key: Any) -> str:
+    def _at_limit(self, limit: str, why: str, key: Any, leaves: Sequence[Any]) -> str:
+        kind = without_objects(key)
+        if key not in self._bindings and any(without_objects(k) == kind for k in self._bindings):
+            why = f"{self._object_name(key, leaves)}, is another object. {_INSTEAD}"
         reason = (
             f"the specialization limit of {limit} is reached; the last reason to compile again "
             f"was: {why}"
         )
         if config.fail_on_recompile_limit_hit:
             raise RuntimeError(f"[compile] {self._name}: {reason}")
-        if not self._limit_hit:
-            self._limit_hit = True
+        if not self._limits:
             self._events.append(Event("limit", reason, 0.0))
             warnings.warn(
                 f"[compile] {self._name}: {reason}. Further kinds of calls run eagerly. Write "
@@ -400,15 +406,22 @@ class CompiledFunction:
                 RuntimeWarning,
                 stacklevel=5,
             )
-        self._tries[key] = self._tries.get(key, 0) + 1
-        if self._tries[key] >= MOST_TRIES:
+        reason = self._limits.setdefault(limit, reason)  # one event, however many calls there are
+        if len(self._tries) > config.most_shapes:
+            self._tries.clear()
+        self._tries[kind] = self._tries.get(kind, 0) + 1
+        if self._tries[kind] >= MOST_TRIES:
             # No more captures of this kind, nor tests of answers that were given only once.
-            self._reasons[key] = reason
-            known = self._bindings.pop(key, [])
+            if len(self._reasons) > config.most_shapes:
+                self._reasons.clear()
+            self._reasons[kind] = reason
+            known = self._bindings.get(key, [])
             kept = [b for b in known if b.hits > 1 or not b.conditions]
-            self._past_hits += sum(b.hits for b in known) - sum(b.hits for b in kept)
             if kept:
+                self._past_hits += sum(b.hits for b in known) - sum(b.hits for b in kept)
                 self._bindings[key] = kept
+            elif known:
+                self._forget(key)
         return reason
 
     # --- words ------------------------------------------------------------------------------
@@ -440,12 +453,14 @@ class CompiledFunction:
                 continue
             changes = [
                 change(name, o, n)
-                for name, o, n in zip([*names, *["structure"] * len(key)], other, key, strict=False)
+                for name, o, n in zip([*names, *[""] * len(key)], other, key, strict=False)
                 if o != n
             ]
             if changes and (best is None or len(changes) < len(best)):
                 best = changes
-        return "; ".join(best) if best else "another number or structure of arguments"
+        return (
+            "; ".join(dict.fromkeys(best)) if best else "another number or structure of arguments"
+        )
 
     def report(self) -> CompileReport:
         """Return what was compiled, why, and what runs eagerly."""

@@ -26,6 +26,9 @@ __all__ = [
     "without_sizes",
 ]
 
+#: Letters of a value in a reason.
+MOST_LETTERS: Final = 60
+
 _NONE: Final = object()
 _SIMPLE: Final = frozenset({int, bool, str, type(None)})
 _MAPPINGS: Final = frozenset({dict, OrderedDict, defaultdict, MappingProxyType})
@@ -56,7 +59,7 @@ def _leaf_key(x: Any) -> Any:
         except TypeError:
             return (kind, repr(x))
         return (kind, x)
-    return ("object", id(x))
+    return ("object", id(x), kind)
 
 
 def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Any]:
@@ -124,7 +127,12 @@ def objects_in(key: tuple[Any, ...]) -> set[int]:
 
 
 def _is_object(part: Any) -> bool:
-    return isinstance(part, tuple) and len(part) == 2 and part[0] == "object"
+    return isinstance(part, tuple) and len(part) == 3 and part[0] == "object"
+
+
+def _is_layout(part: Any) -> bool:
+    """Tell whether a part is that of the structure, or of which arguments are one tensor."""
+    return isinstance(part, tuple) and (part[0] is tuple or isinstance(part[0], int))
 
 
 def _shape_of(structure: Any) -> Any:
@@ -159,6 +167,10 @@ def change(name: str, old: Any, new: Any) -> str:
         and (len(one[1]) == len(two[1]))
     ):
         return f"{name}: {one[0].name} became {two[0].name}"
+    if _is_layout(old) or _is_layout(new):
+        return "another number or structure of arguments"
+    if _is_object(old) and _is_object(new) and old[2] is new[2]:
+        return f"{name}: another object of type {new[2].__name__}"
     return f"{name}: {_text(old)} became {_text(new)}"
 
 
@@ -181,6 +193,9 @@ def _text(part: Any) -> str:
                 break
             step *= n
         return text + (" that requires grad" if needs else "")
+    if _is_object(part):
+        return f"an object of type {part[2].__name__}"
     if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], type):
-        return str(part[1])
+        text = repr(part[1]) if part[0] in {str, bytes} else str(part[1])
+        return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
     return str(part)

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from tensorplay import compiler
 from tensorplay.compiler import function as function_module
 from tensorplay.compiler.capture import capture
 from tensorplay.compiler.cpp import backend as cpp
+from tensorplay.compiler.keys import key_of, leaves_of
 from tensorplay.graph import GraphCaptureError, GraphModule
 
 
@@ -325,6 +327,75 @@ def test_objects_that_come_again_are_compiled(backend) -> None:
         assert [f(b).item() for b in batches] == [2 * n for n in range(60)]
     assert f.report().eager_calls == 0
     assert f.report().hits == 180
+
+
+class Settings:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+
+def test_at_the_limit_an_object_with_new_numbers_is_named_with_what_to_pass(monkeypatch) -> None:
+    captures = []
+
+    def counted(*args, **kwargs):
+        captures.append(1)
+        return capture(*args, **kwargs)
+
+    monkeypatch.setattr(function_module, "capture", counted)
+    same = Settings(1.0)
+
+    def function(x, first, settings):
+        return x * first.factor * settings.factor
+
+    f = tp.compile(function, backend="interpreter")
+    with pytest.warns(RuntimeWarning) as caught:
+        got = [f(tp.ones(1), same, Settings(n + 0.5)).item() for n in range(40)]
+    assert got == [n + 0.5 for n in range(40)]
+    (warning,) = caught
+    assert "settings, of type Settings, is another object. Pass the tensors" in str(warning.message)
+    assert len(captures) == 8 + 3
+    report = f.report()
+    assert report.recompiles[-1] == "settings: another object of type Settings"
+    assert [e.kind for e in report.events] == ["compile", *["recompile"] * 7, "limit"]
+
+
+def test_a_number_that_grows_makes_one_event_at_the_limit() -> None:
+    f = tp.compile(lambda x, n: x * n, backend="interpreter")
+    with pytest.warns(RuntimeWarning):
+        got = [f(tp.ones(1), n).item() for n in range(60)]
+    assert got == [*range(60)]
+    assert [e.kind for e in f.report().events] == ["compile", *["recompile"] * 7, "limit"]
+
+
+def test_objects_of_calls_at_the_limit_are_not_kept() -> None:
+    f = tp.compile(lambda x, _: (x * 2, f"{x.sum().item()}"), backend="interpreter")
+    settings = Settings(2.0)
+    seen = weakref.ref(settings)
+    with pytest.warns(RuntimeWarning):
+        got = [f(tp.full((1,), float(n)), settings)[1] for n in range(30)]
+    assert got == [f"{n}.0" for n in range(30)]
+    del settings
+    gc.collect()
+    assert seen() is None
+
+
+def test_reasons_are_in_words() -> None:
+    x = tp.ones(2)
+    calls = [
+        ((1,), {}), (("s" * 500,), {}), ((Settings(1.0),), {}), ((Settings(2.0),), {}),
+        ((len,), {}), ((None,), {}), (([x],), {}), (({"a": x},), {}), ((x,), {}),
+        ((tp.ones(2),), {}), ((1, 2), {}), ((), {"k": x}), ((slice(2),), {}),
+        ((b"b",), {}), ((tp.float32,), {}),
+    ]  # fmt: skip
+    for one in calls:
+        f = tp.compile(lambda x, *_, **__: x * 2, backend="interpreter", recompile_limit=64)
+        f(x, *one[0], **one[1])
+        for arguments, keywords in calls:
+            if one[0] is not arguments:
+                leaves, structure = leaves_of((x, *arguments), keywords)
+                why = f._why_new(key_of(leaves, structure), leaves)
+                assert not re.search(r"<class|\bobject at|\d{9}|\('", why), why
+                assert 0 < len(why) < 200
 
 
 def test_the_limit_can_be_an_error(monkeypatch) -> None:
