@@ -531,7 +531,7 @@ class Watch:
             missed = cached.cache_info().misses != before.misses
             if missed and _holds_traced(gc.get_referents(cached)):
                 cached.cache_clear()
-                found = str(getattr(cached, "__name__", "a function"))
+                found = _name_of(cached)
         return found
 
     def settle(self) -> None:
@@ -545,7 +545,7 @@ class Watch:
         for cached, before in self._caches.values():
             counts = cached.cache_info()
             if counts != before:  # what it remembers, it would compute anew once it is emptied
-                self._add("cache", cached, None, counts, f"the cache of {cached.__name__}")
+                self._add("cache", cached, None, counts, f"the cache of {_name_of(cached)}")
         changed = True
         while changed:
             changed = False
@@ -615,6 +615,11 @@ class Watch:
         guard = self.guards[place] = Guard(kind, holder, key, value, text)
         if isinstance(value, Tensor) and kind != "content":
             self._tensor(value, guard)
+
+
+def _name_of(cached: Any) -> str:
+    """Return the name of a function with a cache; those of `functools.partial` have none."""
+    return str(getattr(cached, "__name__", "a function"))
 
 
 def _holds_traced(values: list[Any]) -> bool:

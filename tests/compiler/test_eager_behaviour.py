@@ -6,6 +6,7 @@ import collections
 import copy
 import functools
 import itertools
+import operator
 import pickle
 import types
 
@@ -159,6 +160,38 @@ def test_no_stand_in_stays_in_a_cache(size) -> None:
     assert weights(2)[0].tolist() == [2.0, 2.0]
     assert "the cache of weights" in f.report().breaks[0]
     assert f"test_eager_behaviour.py:{function.__code__.co_firstlineno}" in f.report().breaks[0]
+
+
+class Scaled:
+    """Callable, and without a name."""
+
+    def __call__(self, n):
+        return n * 2.0
+
+    def method(self, n):
+        return n * 2.0
+
+
+CACHED = {
+    "partial": functools.partial(operator.mul, 2.0),
+    "partial of a partial": functools.partial(functools.partial(operator.mul), 2.0),
+    "partial of a method": functools.partial(Scaled().method),
+    "object": Scaled(),
+    "method": Scaled().method,
+    "builtin": functools.partial(operator.mul, 2.0).__call__,
+    "lambda": lambda n: n * 2.0,
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_whatever_is_called_may_have_a_cache(name: str) -> None:
+    cached = functools.lru_cache(CACHED[name])
+    f = tp.compile(lambda x: x * cached(3.0), backend="interpreter", fullgraph=True)
+    assert [f(tp.ones(1)).item() for _ in range(2)] == [6.0, 6.0]
+    assert "the cache of" in str(f.report())
+    g = tp.compile(lambda x: cached(x) + 1, backend="interpreter")
+    assert [g(tp.ones(1)).item() for _ in range(2)] == [3.0, 3.0]
+    assert "keeps a tensor in the cache of" in g.report().breaks[0]
 
 
 def test_numbers_may_be_cached() -> None:
