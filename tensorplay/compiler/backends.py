@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -114,8 +116,15 @@ def _maker(value: Any, place: dict[Node, int]) -> Callable[[list[Any]], Any]:
 _noticed: Final[set[str]] = set()
 
 
+#: What compilers say where they cannot write.
+_NO_ROOM: Final = (
+    *(os.strerror(n) for n in (errno.ENOSPC, errno.EFBIG, errno.EROFS)),
+    "File size limit exceeded",
+)
+
+
 def _cpp(gm: GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-    """Generate C++ for fused steps; without a compiler, fall back to the interpreter."""
+    """Generate C++ for fused steps; where none can be built, fall back to the interpreter."""
     from tensorplay.utils import cpp_jit
 
     try:
@@ -123,25 +132,37 @@ def _cpp(gm: GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Calla
 
         return cpp.cpp(gm, example_inputs, **kwargs)
     except cpp_jit.MissingToolError as error:
-        if kwargs.get("strict_native"):
-            message = f"[compile] strict_native: there is no compiler for native code: {error}"
-            raise RuntimeError(message) from error
-        if "compiler" not in _noticed:
-            _noticed.add("compiler")
-            line = str(error).splitlines()[0] if str(error) else "no compiler"
-            sys.stderr.write(
-                f"[compile] no native code ({line}): compiled functions run step by step, by the "
-                "backend 'interpreter'.\n"
-            )
-        from tensorplay.compiler.cpp.report import Region, Report
-
-        steps = tuple(n.name for n in gm.graph.nodes if n.op.startswith("call"))
+        problem: Exception = error
         why = "there is no compiler for native code"
-        call: Any = interpreter(gm, example_inputs)
-        call.report = Report(
-            (Region("python", steps, (), why),), (), 0.0, cached=False, writes=(), code=gm.code
+        line = str(error).splitlines()[0] if str(error) else "no compiler"
+    except (OSError, cpp_jit.BuildError) as error:
+        line = str(error) if isinstance(error, OSError) else _no_room(error.log)
+        if not line:
+            raise  # the compiler refuses what we wrote
+        problem, why = error, f"native code could not be made: {line}"
+    if kwargs.get("strict_native"):
+        raise RuntimeError(f"[compile] strict_native: {why}: {problem}") from problem
+    kind = type(problem).__name__
+    if kind not in _noticed:
+        _noticed.add(kind)
+        sys.stderr.write(
+            f"[compile] no native code ({line}): compiled functions run step by step, by the "
+            "backend 'interpreter'.\n"
         )
-        return call  # type: ignore[no-any-return]
+    from tensorplay.compiler.cpp.report import Region, Report
+
+    steps = tuple(n.name for n in gm.graph.nodes if n.op.startswith("call"))
+    call: Any = interpreter(gm, example_inputs)
+    call.report = Report(
+        (Region("python", steps, (), why),), (), 0.0, cached=False, writes=(), code=gm.code
+    )
+    return call  # type: ignore[no-any-return]
+
+
+def _no_room(log: str) -> str:
+    """Return the line of a compiler's output that says that it could not write, if one does."""
+    lines = (line.strip() for line in log.splitlines())
+    return next((line for line in lines if any(text in line for text in _NO_ROOM)), "")
 
 
 def _register_built_in() -> None:

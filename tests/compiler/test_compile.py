@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -601,6 +602,46 @@ def test_without_a_compiler_the_interpreter_runs_with_one_line() -> None:
     assert done.stdout.splitlines() == ["3.0 4.0", reason, "[compile] strict_native:"]
     assert done.stderr.count("\n") == 1
     assert "backend 'interpreter'" in done.stderr
+
+
+FULL = """#!/bin/sh
+case "$*" in *source.cpp*)
+    echo "fatal error: error writing to x.s: No space left on device" >&2; exit 1;;
+esac
+exec c++ "$@"
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits and scripts of POSIX")
+@pytest.mark.parametrize("limit", [0, 2000, None])
+def test_where_nothing_can_be_written_the_interpreter_runs_with_one_line(limit, tmp_path) -> None:
+    code = (
+        "import resource, signal, sys, tensorplay as tp\n"
+        "from tensorplay.compiler import cpp\n"
+        f"limit = {limit}\n"
+        "if limit is not None: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
+        "f = tp.compile(lambda x: x * 2 + 1)\n"
+        "g = tp.compile(lambda x: x * 3 + 1)\n"
+        "print(f(tp.ones(1)).item(), g(tp.ones(1)).item())\n"
+        "print(f.report().details[0].regions[0].reason)\n"
+        "try: tp.compile(lambda x: x + 1, strict_native=True)(tp.ones(1))\n"
+        "except RuntimeError as error: print(str(error))\n"
+    )
+    environment = {**os.environ, "TENSORPLAY_CACHE_DIR": str(tmp_path / "cache")}
+    if limit is None:
+        script = tmp_path / "full"
+        script.write_text(FULL)
+        script.chmod(0o755)
+        environment["CXX"] = str(script)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    values, reason, refused = done.stdout.splitlines()[:3]
+    assert values == "3.0 4.0"
+    assert reason.startswith("native code could not be made: ")
+    assert refused.startswith(f"[compile] strict_native: {reason[:30]}")
+    assert done.stderr.count("[compile] no native code (") == 1
+    assert ("No space left" if limit is None else "File ") in done.stderr
 
 
 def test_modes_that_answer_calls_are_asked() -> None:
