@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
+from tensorplay.compiler.backends import BUILT_IN, lookup_backend
 from tensorplay.compiler.capture import Captured
 from tensorplay.compiler.guards import same
 from tensorplay.compiler.partition import Parts, checks, owned, partition, without
@@ -108,16 +109,19 @@ class Program:
 
     def _made(self, module: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
         """Return what the backend makes of a graph."""
+        count = len(module.graph.output_node().args[0])  # before the backend changes it
         with grad_mode.no_grad():
             call: Any = self._backend(module, list(examples), **self._keywords)
+        name = getattr(self._backend, "__name__", self._backend)
         if not callable(call):
-            name = getattr(self._backend, "__name__", self._backend)
             message = (
                 f"[compile] backend {name!r}: expected a function for the graph, got "
                 f"{type(call).__name__}. Write `return gm.forward` at its end."
             )
             raise TypeError(message)
-        return call  # type: ignore[no-any-return]
+        if self._backend in map(lookup_backend, BUILT_IN):
+            return call  # type: ignore[no-any-return]
+        return _counted(call, count, name)
 
     def backward_without(
         self, examples: Sequence[Tensor], missing: tuple[int, ...]
@@ -159,6 +163,29 @@ class Program:
                     assert self.backward is not None  # noqa: S101 - there are gradients
                     self._backward_call = self._made(self.backward, examples)
         return self._backward_call
+
+
+def _counted(call: Callable[..., Any], count: int, name: Any) -> Callable[..., Any]:
+    """Return a function of a user's backend that checks how many results there are."""
+
+    def counted(*tensors: Any) -> Any:
+        results = call(*tensors)
+        if isinstance(results, (tuple, list)) and len(results) == count:
+            return results
+        got = (
+            f"{type(results).__name__} of {len(results)}"
+            if isinstance(results, (tuple, list)) else type(results).__name__
+        )  # fmt: skip
+        message = (
+            f"[compile] backend {name!r}: expected a tuple of {count} from the function for the "
+            f"graph, got {got}. Return what gm.forward returns."
+        )
+        raise TypeError(message)
+
+    report = getattr(call, "report", None)
+    if report is not None:
+        counted.report = report  # type: ignore[attr-defined]
+    return counted
 
 
 def is_floating(node: Node) -> bool:

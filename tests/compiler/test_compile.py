@@ -604,6 +604,37 @@ def test_without_a_compiler_the_interpreter_runs_with_one_line() -> None:
     assert "backend 'interpreter'" in done.stderr
 
 
+RETURNED = {
+    "too many": (lambda out: (*out, out[0]), "tuple of 3"),
+    "too few": (lambda out: out[:1], "tuple of 1"),
+    "none": (lambda _: None, "NoneType"),
+    "a tensor": (lambda out: out[0], "Tensor"),
+    "too many in a list": (lambda out: [*out, out[0]], "list of 3"),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+@pytest.mark.parametrize("part", ["forward", "backward"])
+def test_a_backend_that_returns_another_number_of_results_is_told_so(name: str, part: str) -> None:
+    change, got = RETURNED[name]
+
+    made = []
+
+    def mine(gm, example_inputs):
+        made.append(len(example_inputs))
+        if len(made) != ("forward", "backward").index(part) + 1:
+            return gm.forward
+        return lambda *tensors: change(gm.forward(*tensors))
+
+    f = tp.compile(lambda x, y: (x.exp() * y, y.sin()), backend=mine)
+    x, y = (tp.ones(2, requires_grad=part == "backward") for _ in range(2))
+    expected = rf"\[compile\] backend 'mine': expected a tuple of 2 from .* got {got}\. Return"
+    with pytest.raises(TypeError, match=expected):
+        f(x, y)[0].sum().backward()
+    good = tp.compile(lambda x, y: (x + y, x - y), backend=lambda gm, _: lambda *t: [*gm(*t)])
+    assert [t.tolist() for t in good(tp.ones(1), tp.ones(1))] == [[2.0], [0.0]]
+
+
 FULL = """#!/bin/sh
 case "$*" in *source.cpp*)
     echo "fatal error: error writing to x.s: No space left on device" >&2; exit 1;;
