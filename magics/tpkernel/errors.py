@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PACKAGE", "CellError", "KernelCrash", "StaleKernelError", "did_you_mean"]
+import tensorplay
+
+__all__ = ["CellError", "KernelCrash", "StaleKernelError", "did_you_mean", "is_own_file"]
 
 # Frames of files below are ours: a person is shown their own.
-PACKAGE = str(Path(__file__).parent)
+_OWN = tuple(f"{Path(str(p)).parent}{os.sep}" for p in (__file__, tensorplay.__file__))
+# Generated code of ours, what the engine's compiled part calls its code, and C++ of which the
+# engine knows no line.
+_GENERATED = re.compile(
+    r"<(tensorplay|tpkernel)[ .]|(.*[\\/])?tvm_ffi[\\/]cython[\\/]\w+\.(pxi|pyx)$|<unknown>$"
+)
 #: Characters of a cell's line that an error shows.
 _LONGEST = 240
+
+
+def is_own_file(file: str) -> bool:
+    """Whether a frame's file is of these packages or of the engine, not of a person.
+
+    Parameters
+    ----------
+    file
+        As a frame or a traceback names it.
+    """
+    engine = getattr(sys.modules.get("tvm_ffi"), "__file__", None)
+    own = _OWN if engine is None else (*_OWN, f"{Path(engine).parent}{os.sep}")
+    return file.startswith(own) or _GENERATED.match(file) is not None
 
 
 class CellError(ValueError):

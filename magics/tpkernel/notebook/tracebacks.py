@@ -12,23 +12,18 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import tensorplay as tp
 from tensorplay.library.modules.spec import KernelSpec
 from tensorplay.utils.cpp_jit.places import frame_at
 from tpkernel.building.compiling import STABLE_NAME
 from tpkernel.cpp.throws import thrown_at
-from tpkernel.errors import PACKAGE, KernelCrash
+from tpkernel.errors import KernelCrash, is_own_file
 
 __all__ = ["CellErrors", "has_frames_of_a_person", "mark_short", "short_traceback"]
 
-# The last is what the engine calls C++ of which it knows no line.
-_OWN = (PACKAGE, str(Path(str(tp.__file__)).parent), "<tensorplay", "<tpkernel", "<unknown>")
 _FUNCTION = re.compile(r"(\w+)(?:<[^()]*>)?\(")
-_ENGINE = re.compile(r"(^|[\\/])tvm_ffi[\\/]")
 
 
 _Error = TypeVar("_Error", bound=BaseException)
@@ -59,6 +54,8 @@ def short_traceback(problem: BaseException) -> list[str]:
         return traceback.format_exception(type(problem), problem, _chain(_without_own_end(frames)))
     if getattr(shell.InteractiveTB, "skip_hidden", True):
         frames = _without_own_end(frames)  # IPython never hides the last one
+        # Locals of a module's frame are the module itself, which is not to be written to.
+        frames = [f for f in frames if not (_is_own(f) and _is_of_module(f))]
         for frame in filter(_is_own, frames):
             frame.tb_frame.f_locals["__tracebackhide__"] = True
     shown: list[str] = shell.InteractiveTB.structured_traceback(
@@ -123,8 +120,11 @@ def has_frames_of_a_person(problem: BaseException) -> bool:
 
 
 def _is_own(entry: TracebackType) -> bool:
-    file = entry.tb_frame.f_code.co_filename
-    return file.startswith(_OWN) or _ENGINE.search(file) is not None
+    return is_own_file(entry.tb_frame.f_code.co_filename)
+
+
+def _is_of_module(entry: TracebackType) -> bool:
+    return entry.tb_frame.f_code.co_name == "<module>"
 
 
 def _frames(found: TracebackType | None) -> list[TracebackType]:

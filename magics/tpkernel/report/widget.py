@@ -26,7 +26,7 @@ import traitlets
 from tpkernel.building.listing import listing_of
 from tpkernel.checks.jobs import CompileJob, GradcheckJob, OpcheckJob, TimingJob, run_job, with_job
 from tpkernel.checks.samples import make_samples
-from tpkernel.errors import PACKAGE
+from tpkernel.errors import is_own_file
 from tpkernel.notebook.editor import DIAGNOSTICS_MIME, report_diagnostics
 from tpkernel.report.bounds import bounded
 from tpkernel.report.facts import GradcheckSettings, JacobianFacts
@@ -408,9 +408,11 @@ def _classes(source: str) -> str:
 
 def _strip(problem: BaseException) -> dict[str, str]:
     """Return what the error strip shows: type, text, and the person's own frames."""
-    frames = [
-        f"{f.filename}:{f.lineno} in {f.name}"
-        for f in traceback.extract_tb(problem.__traceback__)
-        if not f.filename.startswith((PACKAGE, "<string>")) and f.name != "run"
-    ]
+    frames = []
+    for frame, line in traceback.walk_tb(problem.__traceback__):
+        code, module = frame.f_code, str(frame.f_globals.get("__name__"))
+        # The latter is what the standard library writes for classes.
+        made = code.co_filename == "<string>" and module.partition(".")[0] == "tpkernel"
+        if not made and not is_own_file(code.co_filename):
+            frames.append(f"{code.co_filename}:{line} in {code.co_name}")
     return {"type": type(problem).__name__, "text": str(problem), "frames": "\n".join(frames[-5:])}

@@ -28,7 +28,7 @@ import numpy as np
 import tensorplay as tp
 from tensorplay.utils.cpp_jit.cache import writable
 from tensorplay.utils.cpp_jit.store import default_cache
-from tpkernel.errors import PACKAGE
+from tpkernel.errors import is_own_file
 from tpkernel.worker.transfer import described
 
 __all__ = ["CrashRecord", "LastCall", "RecordedKernel", "last_calls", "session_key"]
@@ -234,9 +234,8 @@ def _read(path: Path) -> LastCall | None:
         text = faults.read_text(errors="replace")
         signal = _SIGNAL.search(text)
         how = signal["what"] if signal is not None else ""
-        own = PACKAGE, str(Path(str(tp.__file__)).parent)
         for frame in _PLACE.finditer(text.partition("Current thread")[2].partition("\n\n")[0]):
-            if not frame["file"].startswith((*own, "<tpkernel")):
+            if not is_own_file(frame["file"]):
                 place = f"line {frame['line']} of {_shown_file(frame['file'])}"
                 break
     return LastCall(cell, title, arguments, how, place)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+import tvm_ffi
 
+import tensorplay as tp
+import tpkernel
 from tests.tpkernel.shell import Ran, Shell
 from tpkernel.cpp.throws import thrown_at
+from tpkernel.errors import is_own_file
 
 THROWS = """\
 #include <stdexcept>
@@ -150,6 +155,52 @@ def test_a_kernel_that_prints_shows_its_line_too(shell: Shell):
     shell.ok("import numpy as np")
     frames = shown_frames(shell.run("refuse(np.array([6.0]))"))
     assert frames == ["refuse(np.array([6.0]))", line_of(THROWS, "    throw std::runtime_error")]
+
+
+OURS = Path(tp.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        (OURS / "random.py", True),
+        (Path(tpkernel.__file__), True),
+        (Path(tvm_ffi.__file__).parent / "registry.py", True),
+        ("python/tvm_ffi/cython/function.pxi", True),
+        ("<tensorplay graph 1>", True),
+        ("<tpkernel cell>", True),
+        ("<tpkernel.cell cell::refuse>", True),
+        ("<unknown>", True),
+        (f"{OURS}_demo/train.py", False),
+        (OURS.parent / "tensorplay.py", False),
+        ("/home/me/tvm_ffi/kernels.py", False),
+        ("/home/me/tensorplay/train.py", False),
+        ("<tensorplay_demo>", False),
+        ("<string>", False),
+    ],
+)
+def test_only_files_of_these_packages_and_the_engine_are_hidden(file: Path | str, own: bool):
+    assert is_own_file(str(file)) is own
+
+
+@pytest.mark.parametrize("file", [f"{OURS}_demo/train.py", "/home/me/tvm_ffi/kernels.py"])
+def test_frames_of_a_file_beside_ours_are_shown(shell: Shell, file: str):
+    assert shell.kernel(CALLER).error is None
+    exec(compile("def fails(x):\n  return 1 / x", file, "exec"), shell.ip.user_ns)  # noqa: S102
+    ran = shell.run("ask(fails, 0.0)")
+    assert file in ran.shown
+
+
+def test_hiding_frames_writes_to_no_module(shell: Shell):
+    assert shell.kernel(THROWS).error is None
+    shell.ok("import numpy as np")
+    module = {"__name__": "tensorplay.made", "refuse": shell["refuse"], "np": shell["np"]}
+    shell.ip.user_ns["code"] = compile("refuse(np.array([6.0]))", OURS / "made.py", "exec")
+    shell.ip.user_ns["module"] = module
+    ran = shell.run("exec(code, module)")
+    assert "made.py" not in ran.shown
+    assert shown_frames(ran)[1:] == [line_of(THROWS, "    throw std::runtime_error")]
+    assert "__tracebackhide__" not in module
 
 
 def test_hidden_frames_can_be_shown(shell: Shell):

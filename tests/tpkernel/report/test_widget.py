@@ -7,9 +7,11 @@ import json
 import re
 import struct
 import threading
+from pathlib import Path
 
 import pytest
 
+import tensorplay as tp
 import tpkernel
 from tests.tpkernel.shell import ADD1, MATMUL, SLOW, SOFTPLUS
 from tpkernel.report.report import VERDICTS
@@ -155,6 +157,15 @@ def test_settings_that_cannot_be_are_shown_in_the_strip(widget, chosen, said):
 def test_a_message_that_nobody_knows_is_an_error(widget):
     send(widget, action="explode")
     assert "explode" in widget.error["text"]
+
+
+def test_the_strip_shows_each_frame_of_a_person(widget):
+    scope = {}
+    text = "def run(report, on_wait):\n  raise LookupError('mine')"
+    exec(compile(text, f"{Path(tp.__file__).parent}_demo/train.py", "exec"), scope)  # noqa: S102
+    widget.start(scope["run"])
+    assert widget.wait(10)
+    assert re.fullmatch(r".*_demo/train\.py:2 in run", widget.error["frames"])
 
 
 def test_an_error_in_a_callback_is_shown_and_kept(widget):  # B041
