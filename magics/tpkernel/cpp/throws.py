@@ -48,9 +48,18 @@ def thrown_at(text: str, message: str, *, first_line: int = 1) -> int | None:
 
 
 def _says(throw: Node, message: str) -> bool:
-    """Whether a literal of a throw is part of a message."""
-    literals = (_text(n).strip() for n in walk(throw) if n.type == "string_content")
-    return any(len(literal) >= _SHORTEST and literal in message for literal in literals)
+    """Whether literals of a throw are most of a message, or it starts with the first and adds more.
+
+    A word of a message may stand in many: the standard library's speak of ``size`` and ``vector``.
+    """
+    literals = [_text(n) for n in walk(throw) if n.type == "string_content"]
+    found = {s for s in map(str.strip, literals) if len(s) >= _SHORTEST and s in message}
+    if 2 * sum(map(len, found)) > len(message.strip()):
+        return True
+    adds = any(n.type == "binary_expression" for n in walk(throw))  # by + or <<
+    if not adds or not literals:
+        return False
+    return literals[0].strip() in found and message.startswith(literals[0])
 
 
 def _may_be(throw: Node, type_name: str) -> bool:

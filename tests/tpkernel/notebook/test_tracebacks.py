@@ -266,14 +266,26 @@ def test_a_callbacks_error_arrives_as_it_is_whatever_its_class_does(
         assert shown_frames(shell.run("ask(fails, 1.0)"))[0] == "ask(fails, 1.0)"
 
 
+RANGE = "vector::_M_range_check: __n (which is 9) >= this->"
+
+
 @pytest.mark.parametrize(
     ("text", "message", "line"),
     [
-        ('void f() {\n  throw E("one");\n  throw E("two");\n}', "it says two", 3),
+        ('void f() {\n  throw E("one");\n  throw E("two");\n}', "two!", 3),
         ('void f() {\n  throw E("one");\n  throw E("one");\n}', "one", None),
         ('void f() {\n  // throw E("one");\n  throw E("two");\n}', "one", None),
         ('void f() {\n  try {} catch (...) { throw; }\n  throw E("two");\n}', "two", 3),
         ('void f() {\n  throw E("");\n}', "anything", None),
+        ('void f() {\n  throw E("size");\n}', f"{RANGE} size() (which is 3)", None),
+        ('void f() {\n  throw E("vector");\n}', RANGE, None),
+        ('void f() {\n  throw E("vector " + name);\n}', RANGE, None),
+        ('void f() {\n  throw E("a size of " + n);\n}', "a size of 3 is too small for it", 2),
+        ('void f() {\n  throw E(s() << "size " << n);\n}', "size 3 is not a multiple of 8", 2),
+        ('void f() {\n  throw E(n + ": a bad size");\n}', "x: a bad size", 2),
+        ('void f() {\n  throw E(n + " is bad");\n}', "a name so long is bad", None),
+        ("void f() {\n  throw E(a + b);\n}", "anything", None),
+        ('void f() {\n  throw E("first\\nand second");\n}', "first\nand second", 2),
         ("void f(int c) {\n  throw c;\n}", "kernel threw a value of type int", 2),
         (
             'void f(int c) {\n  throw std::runtime_error("a");\n  throw c;\n}',
