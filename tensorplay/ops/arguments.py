@@ -49,8 +49,26 @@ def _advice(written: str, expected: str, value: Any) -> str:
             return f"Write tensorplay.tensor({written})."
     if expected in {"int", "SymInt", "float", "Scalar", "bool"}:
         one = isinstance(value, (np.ndarray, Tensor)) and math.prod(value.shape) == 1
-        return f"Write {written}.item()." if one else ""
+        if one:
+            return f"Write {written}.item()."
+        if expected in {"int", "SymInt"} and isinstance(value, (float, np.floating)):
+            return f"Write int({written})."
+        if expected in {"int", "SymInt", "float"} and _is_number(expected, value):
+            return f"Write {expected.replace('SymInt', 'int')}({written})."
+        if expected == "bool" and isinstance(value, (int, np.integer)):
+            return f"Write bool({written})."
     return ""
+
+
+def _is_number(expected: str, value: Any) -> bool:
+    """Whether a value is a text of a number."""
+    if not isinstance(value, str):
+        return False
+    try:
+        float(value) if expected == "float" else int(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _kind(value: Any) -> str:

@@ -49,8 +49,10 @@ def test_what_the_annotations_say_is_taken() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: taken("a"), r"\[taken\] argument 'count': expected int, got str\."),
-        (lambda: taken(count=1.5), "'count': expected int, got float"),
+        (lambda: taken("a"), r"\[taken\] argument 'count': expected int, got str\.$"),
+        (lambda: taken("3"), r"'count': expected int, got str\. Write int\(x\)\.$"),
+        (lambda: taken(count=1.5), r"'count': expected int, got float\. Write int\(x\)\.$"),
+        (lambda: taken(1, "2.5"), r"'rate': .*, got str\. Write float\(x\)\.$"),
         (lambda: taken(tp.ones(2)), "'count': expected int, got Tensor"),
         (lambda: taken(1, "a"), "'rate': expected float or None, got str"),
         (lambda: taken(1, rows=3), "'rows': expected Tensor or an iterable, got int"),

@@ -18,7 +18,13 @@ from tensorplay.utils.cpp_jit.callbacks import Callback, joined_traceback, origi
 from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.held import prepare
 from tensorplay.utils.cpp_jit.places import frame_of
-from tensorplay.utils.cpp_jit.refusals import argument, mismatch, undescribed, unreadable
+from tensorplay.utils.cpp_jit.refusals import (
+    argument,
+    mismatch,
+    unconverted,
+    undescribed,
+    unreadable,
+)
 from tensorplay.utils.cpp_jit.source import Parameter
 from tensorplay.utils.cpp_jit.values import (
     CONTAINERS,
@@ -189,7 +195,8 @@ class Kernel(_native.CallBase):  # type: ignore[misc]  # which one it is is know
             types = [p.type for p in self._parameters or ()]
             return unreadable(error, f"[{self._shown}]", names, types, args) or error
         if isinstance(error, TypeError):
-            text = mismatch(error, f"[{self._shown}]", names, args)
+            title = f"[{self._shown}]"
+            text = mismatch(error, title, names, args) or unconverted(error, title)
             if text:
                 error.args = (text,)
         return error

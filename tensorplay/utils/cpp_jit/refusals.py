@@ -16,6 +16,7 @@ __all__ = [
     "mismatch",
     "spoken",
     "texts",
+    "unconverted",
     "undescribed",
     "unfit",
     "unreadable",
@@ -26,7 +27,7 @@ _MISMATCH = re.compile(
     r"^Mismatched type on argument #(\d+) when calling: `.*`\. Expected `(.*)` but got `(.*)`$",
     re.DOTALL,
 )
-_UNCONVERTED = re.compile(r"^Cannot convert from type `.*` to `(.*)`$", re.DOTALL)
+_UNCONVERTED = re.compile(r"^Cannot convert from type `(.*)` to `(.*)`$", re.DOTALL)
 _TENSOR = "Tensor or NumPy array"
 _SPOKEN = {
     "DLTensor*": _TENSOR,
@@ -156,7 +157,23 @@ def unfit(error: BaseException, place: str, value: Any) -> str:
     found = _UNCONVERTED.match(str(error))
     if found is None:
         return ""
-    return f"{place}: expected {spoken(found[1])}, got {kind_of(value)}.\n{error}"
+    return f"{place}: expected {spoken(found[2])}, got {kind_of(value)}.\n{error}"
+
+
+def unconverted(error: BaseException, place: str) -> str:
+    """Return what to say of a value that a kernel converts to another kind itself, or ``""``.
+
+    Which one it is C++ does not say: what a callback returned, or a part of what was passed.
+    """
+    found = _UNCONVERTED.match(str(error))
+    if found is None:
+        return ""
+    expected = spoken(found[2])
+    got = _VALUES.get(found[1], spoken(found[1]))
+    return (
+        f"{place} expected {expected} where it converts a value, such as the result of a callback, "
+        f"got {got}. Return or pass {expected}.\n{error}"
+    )
 
 
 def unreadable(

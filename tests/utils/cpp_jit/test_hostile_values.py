@@ -239,3 +239,19 @@ def test_what_fails_when_it_is_told_of_an_error_is_a_warning(module: cpp_jit.Mod
     finally:
         module.run.on_error = None
     assert raised.value is mine
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [("a", "str"), (None, "None"), (2.5, "float"), ([1], "list"), (tp.ones(1), "Tensor")],
+)
+def test_a_callback_of_another_kind_than_the_kernel_converts(
+    module: cpp_jit.Module, result: Any, got: str
+) -> None:
+    with pytest.raises(TypeError) as raised:
+        module.run(lambda x: result)
+    said = str(raised.value).partition("\n")[0]
+    assert said == (
+        "[hostile::run] expected int where it converts a value, such as the result of a callback, "
+        f"got {got}. Return or pass int."
+    )
