@@ -104,6 +104,8 @@ def build_cell(
         spec = read_cuda(cell, options) if cuda else read_cell(cell, options)
     except CellError as problem:
         raise with_hint(cell, problem) from None
+    if request.isolated and not spec.bound_names:
+        _refuse_isolated_registrations(request, cell)
     on_read(cell, spec)
     included = None if cuda else _included(request, cell)
     parsed = time.perf_counter()
@@ -162,6 +164,16 @@ def build_cell(
         origin=origin,
     )
     return BuiltCell(request, spec, str(found.library), members, definitions, kernels, report)
+
+
+def _refuse_isolated_registrations(request: Request, cell: Cell) -> None:
+    """Refuse to load what a cell only registers into a process in which nobody can ask for it."""
+    option = "--sanitize" if request.sanitize else "--isolate"
+    message = (
+        f"{option} is for functions that are called, and this cell only registers: in a process of "
+        "its own, Python would not get what it registers. Leave the option out, or add a function"
+    )
+    raise cell.error(message, line=request.option_line)
 
 
 def _included(request: Request, cell: Cell) -> Included:

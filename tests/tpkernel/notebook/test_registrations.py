@@ -66,6 +66,16 @@ def test_the_report_of_registrations_says_what_there_is(shell: Shell) -> None:
         assert "tests.cell.Lone" in said
 
 
+@pytest.mark.parametrize("option", ["--isolate", "--sanitize address"])
+def test_registrations_alone_are_not_isolated(shell: Shell, option: str) -> None:
+    ran = shell.kernel(FUNCTION.replace("tests.cell.scaled", "tests.cell.apart"), option)
+    assert isinstance(ran.error, tpkernel.CellError)
+    assert f"{option.split(maxsplit=1)[0]} is for functions that are called" in ran.shown
+    assert "Leave the option out" in ran.shown
+    shell.ok("from tensorplay.utils import cpp_jit")
+    assert shell.run("cpp_jit.get_global_func('tests.cell.apart')").error is not None
+
+
 def test_a_cell_with_registrations_alone(shell: Shell) -> None:
     shell.ok("from tensorplay.utils.cpp_jit import get_global_func")
     assert shell.kernel(FUNCTION, "--name scales").error is None
