@@ -57,7 +57,7 @@ CUDA_NOTE = (
     "/*--- op: mylib::name(Tensor x) -> Tensor ---*/, each key on its own line."
 )
 _KERNEL = re.compile(r"\b__global__\b")
-_DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)  # with continued lines
 _DEVICE = re.compile(r"\b__(?:global|device)__\b")
 
 

@@ -16,6 +16,9 @@ from tensorplay.library import build_module
 from tensorplay.utils import cpp_jit
 from tensorplay.utils.cpp_jit import cuda, nvrtc
 from tests.tpkernel.shell import Shell
+from tpkernel.building.cuda_cells import read_cuda
+from tpkernel.cells.cell import parse_cell
+from tpkernel.cells.reading import Options
 from tpkernel.errors import CellError
 
 needs_nvrtc = pytest.mark.skipif(
@@ -40,6 +43,14 @@ void launch(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {{
   add<<<blocks(x.numel()), 64>>>(static_cast<float*>(x.data_ptr()),
                                  static_cast<const float*>(y.data_ptr()), x.numel());
 }}
+"""
+
+
+FRONT = """\
+/*---
+op: cuda_cells::add(Tensor(a!) x, Tensor y, int n) -> ()
+launch: {grid: "1", block: 64}
+---*/
 """
 
 
@@ -173,6 +184,28 @@ def test_what_a_cuda_cell_cannot_have_is_refused(
 ) -> None:
     with pytest.raises(CellError, match=words):
         tpkernel.build(text, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "macro",
+    [
+        "#define DEVICE __device__\n",
+        "#define DEVICE \\\n  __device__ inline\n",
+        "%: define DEVICE \\\n  __device__ inline\n",
+        "#define DEVICE \\\r\n  __device__ inline\r\n",
+        "#define GLOBAL \\\n  __global__ void\n",
+    ],
+)
+@pytest.mark.parametrize("front", ["", FRONT])
+def test_a_macro_before_a_function_does_not_mark_it(macro: str, front: str) -> None:
+    host = "int64_t blocks(int64_t n) { return (n + 255) / 256; }\n"
+    cell = parse_cell(front + macro + host + ADD)
+    if front:
+        with pytest.raises(CellError, match="'blocks' is a function for the host"):
+            read_cuda(cell, Options())
+        return
+    spec = read_cuda(cell, Options())
+    assert "blocks" in {f.name for f in spec.functions}
 
 
 @needs_nvrtc
