@@ -44,6 +44,8 @@ START_LIMIT = 60.0
 _TICK = 0.25
 #: Requests after which the child is replaced: each leaves a loaded library behind.
 _REQUESTS = 200
+#: Late crashes that are kept for the next call of their library: most are never called again.
+_LATE = 16
 #: Processes that a kernel may have started while it runs: more are a fork() that does not end.
 _CROWD = 32
 #: Code of the finding that processes were started and not waited for.
@@ -378,7 +380,10 @@ class Worker:
     def _raise_late(self, library: str) -> None:
         """Raise what ended the child after a call of this library had returned."""
         if self._process is not None and _ended(self._process):
+            self._late.pop(self._called, None)  # the newest last
             self._late[self._called] = self._crash(self._after, self._called)
+            if len(self._late) > _LATE:
+                del self._late[next(iter(self._late))]
         if library in self._late:
             raise self._late.pop(library)
 

@@ -15,6 +15,7 @@ import pytest
 import tensorplay as tp
 import tpkernel
 from tpkernel.checks.suite import CHECKS
+from tpkernel.worker import process
 from tpkernel.worker.isolation import isolating_worker
 from tpkernel.worker.process import shared_worker
 
@@ -173,6 +174,7 @@ IN_A_FORKED_SESSION = """
 import os, sys
 import tpkernel
 from tpkernel.checks.suite import CHECKS
+from tpkernel.worker import process
 from tpkernel.worker.isolation import isolating_worker
 from tpkernel.worker.process import shared_worker
 
@@ -290,3 +292,26 @@ def test_an_isolated_kernel_that_crashes_after_its_call_is_told_at_the_next() ->
     ):
         report.module.hostile(x)
     assert report.module.hostile(x).tolist() == [1.0, 1.0]  # in a fresh worker
+
+
+def test_crashes_that_nobody_asks_for_are_kept_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "_LATE", 2)
+    later = "std::thread([] { usleep(50'000); *(volatile int*)nullptr = NUMBER; }).detach();"
+    text = "#include <thread>\n" + CELL.replace("BODY", later)
+    modules = [
+        tpkernel.build(text.replace("NUMBER", str(n)), checks=(), isolate=True).module
+        for n in range(4)
+    ]
+    x = tp.ones(2, dtype=tp.float64)
+    for module in modules:  # each call finds that the one before has ended the worker
+        assert module.hostile(x).tolist() == [1.0, 1.0]
+        pid = isolating_worker().pid
+        assert pid is not None
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(tpkernel.KernelCrash, match="SIGSEGV"):
+        modules[3].hostile(x)
+    with pytest.raises(tpkernel.KernelCrash, match="SIGSEGV"):
+        modules[2].hostile(x)
+    assert modules[0].hostile(x).tolist() == [1.0, 1.0]  # forgotten
