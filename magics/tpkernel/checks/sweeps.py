@@ -439,12 +439,14 @@ def _job(operator: OperatorSpec, case: Mapping[str, Any], check: str, reference:
         if name not in known:
             message = f"[sweep] no '{name}' in a case of a {check}; known: {', '.join(known)}"
             raise ValueError(message)
-    shapes = {n: tuple(int(size) for size in case[n]) for n in tensors if n in case}
     chosen: dict[str, Any] = {n: case[n] for n in settings if n in case}
+    wanted = {n: case[n] for n in tensors if n in case}
+    # What is no shape and no seed is none for the other checks either.
+    kinds = chosen if check == "gradcheck" else {n: v for n, v in chosen.items() if n == "seed"}
+    asked = GradcheckSettings(operator.name, wanted, **kinds, caller="sweep")
     if check == "gradcheck":
-        if "inputs" in chosen:
-            chosen["inputs"] = tuple(chosen["inputs"])
-        return GradcheckJob(GradcheckSettings(operator.name, shapes, **chosen))
+        return GradcheckJob(asked)
+    shapes = asked.shapes
     if check == "timing":
         sizes = (shapes,) if shapes else TimingJob().sizes[-2:-1]
         return TimingJob(operator.name, sizes, reference=reference, **chosen)

@@ -6,10 +6,10 @@ widget show them. Nothing here computes.
 
 from __future__ import annotations
 
-import math
 import numbers
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal
 
 from tpkernel.checks.verdicts import verdict_text
@@ -353,11 +353,19 @@ class PairFacts:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and 0 <= float(value) < math.inf
+    return _is_kind(value, numbers.Real) and 0 <= value <= sys.float_info.max
 
 
 def _is_size(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and int(value) >= 0
+    return _is_kind(value, numbers.Integral) and value >= 0
+
+
+def _is_kind(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)  # True is no 1
+
+
+def _is_listed(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 
 @dataclass(frozen=True)
@@ -386,6 +394,8 @@ class GradcheckSettings:
         2 for derivatives of the derivatives.
     curve
         Take the differences at many steps, too.
+    caller
+        The function that a person called, for errors.
     """
 
     operator: str = ""
@@ -401,34 +411,54 @@ class GradcheckSettings:
     order: Literal[1, 2] = 1
     curve: bool = False
 
-    def __post_init__(self) -> None:
+    caller: InitVar[str] = "with_gradcheck"
+
+    def __post_init__(self, caller: str) -> None:
         """Refuse what no gradcheck is: anything else would be taken for the other choice."""
-        given: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
-            ("mode", self.mode, ("reverse", "forward", "both")),
-            ("order", self.order, (1, 2)),
-        )
-        for name, value, known in given:
-            if value not in known:
-                message = (
-                    f"[with_gradcheck] argument '{name}': expected one of "
-                    f"{', '.join(map(repr, known))}, got {value!r}"
-                )
-                raise ValueError(message)
+        named: Any = self.shapes
+        shapes: dict[str, Any] = dict(named) if isinstance(named, Mapping) else {}
+        shapes = {n: tuple(s) if _is_listed(s) else s for n, s in shapes.items()}
+        inputs: Any = self.inputs
+        inputs = tuple(inputs) if _is_listed(inputs) else inputs
+        optional = {"step", "atol", "rtol", "dtype"}
         zero = "a finite number, 0 or above"
-        given_numbers: tuple[tuple[str, Any, bool, str], ...] = (
+        given: tuple[tuple[str, Any, bool, str], ...] = (
+            ("operator", self.operator, isinstance(self.operator, str), "a name"),
+            ("shapes", named, isinstance(named, Mapping), "a mapping of shapes"),
+            *(
+                (
+                    "shapes", {n: s}, isinstance(s, tuple) and all(map(_is_size, s)),
+                    f"a shape, such as {{{n!r}: (2, 3)}}, of whole numbers, 0 or above",
+                )
+                for n, s in shapes.items()
+            ),
+            ("dtype", self.dtype, isinstance(self.dtype, str), "the name of a dtype"),
+            ("seed", self.seed, _is_size(self.seed), "a whole number, 0 or above"),
             ("step", self.step, _is_number(self.step) and self.step != 0, "a number above 0"),
             ("atol", self.atol, _is_number(self.atol), zero),
             ("rtol", self.rtol, _is_number(self.rtol), zero),
-            ("seed", self.seed, _is_size(self.seed), "a whole number, 0 or above"),
             *(
-                ("shapes", {n: s}, all(map(_is_size, s)), "whole numbers, 0 or above")
-                for n, s in self.shapes.items()
+                (name, value, value in known, f"one of {', '.join(map(repr, known))}")
+                for name, value, known in (
+                    ("mode", self.mode, ("reverse", "forward", "both")),
+                    ("order", self.order, (1, 2)),
+                )
             ),
-        )
-        for name, value, fits, expected in given_numbers:
-            if value is not None and not fits:
-                message = f"[with_gradcheck] argument '{name}': expected {expected}, got {value!r}"
+            ("fast", self.fast, isinstance(self.fast, bool), "True or False"),
+            (
+                "inputs", self.inputs,
+                isinstance(inputs, tuple) and all(isinstance(n, str) for n in inputs),
+                "a list of names",
+            ),
+            ("curve", self.curve, isinstance(self.curve, bool), "True or False"),
+        )  # fmt: skip
+        for name, value, fits, expected in given:
+            if not fits and not (value is None and name in optional):
+                message = f"[{caller}] argument '{name}': expected {expected}, got {value!r}"
                 raise ValueError(message)
+        sizes = {n: tuple(map(int, s)) for n, s in shapes.items()}
+        object.__setattr__(self, "shapes", sizes)
+        object.__setattr__(self, "inputs", inputs)
 
     def text(self) -> str:
         """Return what differs from the defaults and is not said by the sample, in words."""

@@ -219,13 +219,13 @@ class Report:
         RuntimeError
             The report was not made by a build of this session.
         ValueError
-            Another mode or order.
+            What was chosen is none of those.
         """
-        settings: Any = GradcheckSettings(
-            operator,
-            {name: tuple(shape) for name, shape in (shapes or {}).items()},
-            dtype, seed, step, atol, rtol, mode, fast, tuple(inputs), order, curve,
-        )  # fmt: skip
+        sizes: Any = {} if shapes is None else shapes
+        names: Any = inputs  # both are made tuples there
+        settings = GradcheckSettings(
+            operator, sizes, dtype, seed, step, atol, rtol, mode, fast, names, order, curve
+        )
         from tpkernel.checks.jobs import GradcheckJob
 
         return self._with(GradcheckJob(settings), budget)

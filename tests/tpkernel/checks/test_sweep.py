@@ -91,7 +91,7 @@ def test_a_crash_is_a_row_and_the_pool_lives_on(pool):
     report = tpkernel.build(CRASHING, checks=False)
     found = sweep(report, [{"x": (3,)}, {"x": (7,)}, {"x": (4,)}], pool)
     assert [row.verdict for row in found.rows] == ["ok", "error", "ok"]
-    assert "SIGILL" in found.rows[1].message
+    assert "signal 4 (SIGILL" in found.rows[1].message
     assert sweep(report, [{"x": (5,)}], pool).ok
 
 
@@ -164,6 +164,11 @@ def test_a_wrong_gradient_is_a_row_with_its_numbers():
         ([{"x": (3,), "dtype": "int64"}], {}, "expected float32 or float64, got int64"),
         ([{"step": 1e-3}], {"check": "timing"}, "no 'step' in a case of a timing"),
         ([{"dtype": "float32"}], {"check": "validation"}, "a validation tries every dtype"),
+        ([{"x": 3}], {}, r"\[sweep\] argument 'shapes': expected a shape, .*, got {'x': 3}"),
+        ([{"x": 3}], {"check": "timing"}, r"\[sweep\] argument 'shapes': expected a shape"),
+        ([{"x": (-1,)}], {"check": "validation"}, r"\[sweep\] argument 'shapes': expected a"),
+        ([{"seed": True}], {"check": "timing"}, r"\[sweep\] argument 'seed': expected a whole"),
+        ([{"atol": -1.0}], {}, r"\[sweep\] argument 'atol': expected a finite number"),
         ([{}], {"check": "looks"}, "expected gradcheck, validation, timing"),
     ],
 )

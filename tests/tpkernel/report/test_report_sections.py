@@ -331,15 +331,41 @@ def test_a_gradcheck_that_there_is_not_is_refused(name: str, value: object) -> N
         {"rtol": float("inf")},
         {"seed": -1},
         {"seed": 1.5},
+        {"seed": True},
+        {"seed": None},
+        {"atol": 10**400},
+        {"step": True},
+        {"rtol": "much"},
         {"shapes": {"x": (2, -1)}},
+        {"shapes": {"x": 3}},
+        {"shapes": {"x": None}},
+        {"shapes": {"x": "34"}},
+        {"shapes": {"x": (2.5,)}},
+        {"shapes": {"x": (True,)}},
+        {"shapes": [2, 3]},
+        {"dtype": 32},
+        {"operator": None},
+        {"inputs": "x"},
+        {"inputs": [0]},
+        {"inputs": None},
+        {"fast": "no"},
+        {"curve": 1},
         {"budget": 0.0},
     ],
     ids=str,
 )
-def test_numbers_that_no_gradcheck_has_are_refused(wrong: dict[str, object]) -> None:
+def test_settings_that_no_gradcheck_has_are_refused(wrong: dict[str, object]) -> None:
     report = tpkernel.build(SOFTPLUS, checks=False)
     with pytest.raises(ValueError, match=rf"argument '{next(iter(wrong))}': expected .*, got "):
         report.with_gradcheck(**wrong)
+
+
+def test_settings_take_lists_and_the_numbers_of_numpy() -> None:
+    settings = GradcheckSettings(shapes={"x": [np.int64(2), 3]}, inputs=["x"], seed=np.int64(4))
+    assert settings.shapes == {"x": (2, 3)}
+    assert settings.inputs == ("x",)
+    report = tpkernel.build(SOFTPLUS, checks=False)
+    assert report.with_gradcheck(shapes={"x": [2, 3]}, inputs=["x"], atol=np.float64(1)).gradcheck
 
 
 def test_what_two_inputs_of_one_type_refuse_is_said_once() -> None:
