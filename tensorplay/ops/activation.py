@@ -102,10 +102,10 @@ def _gelu_grad(g: Any, s: Any) -> Any:
     if s.approximate == "none":
         normal = (x * -_ROOT_HALF).erfc() * 0.5
         return g * (normal + x * (x * x * -0.5).exp() * _DENSITY)
-    # Beyond, the hyperbolic tangent is 1 in all types, and a square may overflow.
-    squared = (x * x).clamp(max=1e3)
+    squared = x * x
     t = ((squared * (_TANH_SCALE * _TANH_CUBIC) + _TANH_SCALE) * x).tanh()
-    slope = squared * (3 * _TANH_SCALE * _TANH_CUBIC) + _TANH_SCALE
+    # Beyond, the hyperbolic tangent is 1 in all types, and a square may be infinite.
+    slope = squared.clamp(max=1e3) * (3 * _TANH_SCALE * _TANH_CUBIC) + _TANH_SCALE
     weight = t * 0.5 + 0.5
     return g * (weight + x * weight * (1 - t) * slope)
 
