@@ -157,12 +157,16 @@ def _blocked() -> frozenset[int]:
 
 
 def _signals(line: str) -> frozenset[int]:
-    """Return the signals that Linux lists in a line of the process's status."""
+    """Return the signals that Linux lists in a line of the process's status.
+
+    The C library's own are left out: it handles them as soon as it needs them for its threads.
+    """
+    programs = signal.valid_signals()
     with contextlib.suppress(OSError):
         for text in Path("/proc/self/status").read_text("ascii", "replace").splitlines():
             if text.startswith(line):
                 bits = int(text.split()[1], 16)
-                return frozenset(n + 1 for n in range(64) if bits >> n & 1)
+                return frozenset(n + 1 for n in range(64) if bits >> n & 1 and n + 1 in programs)
     return frozenset()
 
 

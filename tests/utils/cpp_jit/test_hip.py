@@ -134,7 +134,8 @@ def rocm(
     )
     script(
         root / "bin" / "hipcc",
-        f'for word in "$@"; do echo "$word"; done >> "{tmp_path}/words"\n'
+        # At once: several compilers run at a time.
+        f'printf "%s\\n" "$@" >> "{tmp_path}/words"\n'
         'if [ "$1" = --version ]; then echo "HIP version: 6.2.41134-65d174c3e"; exit 0; fi\n'
         'words=\nfor word in "$@"; do case $word in hip) word=c++;; -fno-gpu-rdc|-Rpass*|'
         '--offload-arch*|--mine*) continue;; esac; words="$words $word"; done\n'
