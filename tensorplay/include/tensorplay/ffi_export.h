@@ -343,6 +343,23 @@ struct Nulls<::tvm::ffi::Tuple<T_...>, std::enable_if_t<(Nulls<T_>::possible || 
   }
 };
 
+// Raises the engine's own error for an argument in which None is where the type has no room for it.
+template <typename T_>
+void refuse_null(const ::tvm::ffi::AnyView* args, int32_t index, const std::string* name,
+                 ::tvm::ffi::detail::FGetFuncSignature signature) {
+  using Bare = std::remove_cv_t<std::remove_reference_t<T_>>;
+  if constexpr (Nulls<Bare>::possible) {
+    const std::optional<Bare> value = args[index].template try_cast<Bare>();
+    if (!value.has_value() || !Nulls<Bare>::in(*value, nullptr)) return;  // the call says the rest
+    std::string got;
+    Nulls<Bare>::in(*value, &got);
+    TVM_FFI_THROW(TypeError) << "Mismatched type on argument #" << index << " when calling: `"
+                             << (name ? *name : "") << (signature ? (*signature)() : "")
+                             << "`. Expected `" << ::tvm::ffi::detail::Type2Str<Bare>::v()
+                             << "` but got `" << got << '`';
+  }
+}
+
 // Those that C++ knows how to make of the engine's values, and no cell has told us how.
 template <typename T_>
 struct Value<T_, std::enable_if_t<KindOf<T_>::value == TP_RT_KIND_NONE && !std::is_void_v<T_> &&

@@ -30,6 +30,36 @@ struct AnyEqual {
 }  // namespace ffi
 }  // namespace tvm
 
+// What a cell registers, functions and methods, is called through conversions to which None is any
+// object, so that C++ would read through it. Theirs gets another name, behind a look for None.
+#define unpack_call unpack_call_unchecked
+#include <tvm/ffi/function_detail.h>
+#undef unpack_call
+namespace tensorplay {
+namespace jit {
+template <typename T_>
+void refuse_null(const ::tvm::ffi::AnyView* args, int32_t index, const std::string* name,
+                 ::tvm::ffi::detail::FGetFuncSignature signature);
+}  // namespace jit
+}  // namespace tensorplay
+namespace tvm {
+namespace ffi {
+namespace detail {
+template <typename R, std::size_t... Is, typename F>
+TVM_FFI_INLINE void unpack_call(std::index_sequence<Is...> indices, const std::string* name,
+                                const F& f, const AnyView* args, int32_t num_args, Any* rv) {
+  using Arguments = typename FunctionInfo<F>::ArgType;
+  if (num_args == static_cast<int32_t>(sizeof...(Is))) {
+    (::tensorplay::jit::refuse_null<std::tuple_element_t<Is, Arguments>>(
+         args, static_cast<int32_t>(Is), name, FunctionInfo<F>::Sig),
+     ...);
+  }
+  unpack_call_unchecked<R>(indices, name, f, args, num_args, rv);
+}
+}  // namespace detail
+}  // namespace ffi
+}  // namespace tvm
+
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/dtype.h>
 #include <tvm/ffi/extra/c_env_api.h>

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
 
 import tensorplay as tp
 from tensorplay.utils import cpp_jit
@@ -203,6 +204,63 @@ def nullable() -> cpp_jit.Module:
         """,
         functions=list(NULLS),
     )
+
+
+@pytest.fixture(scope="module")
+def registered() -> type:
+    """Return a class of C++, beside functions, that the engine calls by its own conversions."""
+    functions = "\n".join(
+        f'refl::GlobalDef().def("nulls.{name}", []({kind} x) {{}});'
+        for name, (kind, *_) in NULLS.items()
+    )
+    methods = "\n".join(f"void {name}({kind} x) {{}}" for name, (kind, *_) in NULLS.items())
+    defined = "\n".join(f'.def("{name}", &HolderObj::{name})' for name in NULLS)
+    module = cpp_jit.load_inline(
+        "nulls",
+        cpp_sources=f"""
+        #include <tensorplay/ffi_containers.h>
+        #include <tvm/ffi/reflection/registry.h>
+        using namespace tvm::ffi;
+        using Alias = TypedFunction<int64_t(int64_t)>;
+        class HolderObj : public Object {{
+         public:
+          {methods}
+          static constexpr bool _type_mutable = true;
+          TVM_FFI_DECLARE_OBJECT_INFO_FINAL("nulls.Holder", HolderObj, Object);
+        }};
+        TVM_FFI_STATIC_INIT_BLOCK() {{
+          namespace refl = reflection;
+          {functions}
+          refl::ObjectDef<HolderObj>(refl::init(false))
+            .def_static("__create__", []() {{ return ObjectRef(make_object<HolderObj>()); }})
+            {defined};
+        }}
+        int64_t one() {{ return 1; }}
+        """,
+        functions="one",
+    )
+
+    @cpp_jit.register_object("nulls.Holder")
+    class Holder(tvm_ffi.Object):
+        kept = module
+
+        def __init__(self) -> None:
+            self.__init_handle_by_constructor__(Holder.__create__)
+
+    return Holder
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_none_reaches_no_function_or_method_that_does_not_expect_it(
+    registered: type, name: str
+) -> None:
+    _, refused, taken = NULLS[name]
+    for call in (cpp_jit.get_global_func(f"nulls.{name}"), getattr(registered(), name)):
+        for value in refused:
+            with pytest.raises(TypeError, match=r"expected .*None"):
+                call(value)
+        for value in taken:
+            call(value)
 
 
 @pytest.mark.parametrize("name", NULLS)
