@@ -34,7 +34,8 @@ def is_own_file(file: str) -> bool:
         As a frame or a traceback names it.
     """
     engine = getattr(sys.modules.get("tvm_ffi"), "__file__", None)
-    own = _OWN if engine is None else (*_OWN, f"{Path(engine).parent}{os.sep}")
+    # Plain text: this runs while functions are captured, too, which paths have too much state for.
+    own = _OWN if engine is None else (*_OWN, engine.removesuffix("__init__.py"))
     return file.startswith(own) or _GENERATED.match(file) is not None
 
 

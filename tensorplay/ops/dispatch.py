@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tensorplay._detours import Detour, detours, enter, leave, watching
@@ -23,7 +22,7 @@ from tensorplay._methods import TensorMethods, attach
 from tensorplay._tensor import Tensor, twin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "UNANSWERED",
@@ -121,14 +120,23 @@ def pop_mode(mode: Any) -> None:
     _count("modes", -1)
 
 
-@contextmanager
-def _state(modes: tuple[Any, ...], types: bool) -> Iterator[None]:
-    before = local.modes, local.types
-    local.modes, local.types = modes, types
-    try:
-        yield
-    finally:
-        local.modes, local.types = before
+class _state:  # noqa: N801  (reads as a function where it is used)
+    """Whom calls of this thread ask, for a block.
+
+    A class, since contextlib sets the traceback of what passes: some exceptions cannot be changed.
+    """
+
+    __slots__ = ("_before", "_now")
+
+    def __init__(self, modes: tuple[Any, ...], types: bool) -> None:
+        self._now = modes, types
+
+    def __enter__(self) -> None:
+        self._before = local.modes, local.types
+        local.modes, local.types = self._now
+
+    def __exit__(self, *_: object) -> None:
+        local.modes, local.types = self._before
 
 
 def types_off() -> Any:

@@ -117,6 +117,8 @@ class Function:
                 args = tuple(self._prepared(a, v) for a, v in zip(arguments, args, strict=True))
             result = self._call(*args)
         except _GUARDED as problem:
+            if tp.compiler.is_compiling():  # about the function that is captured
+                raise
             of_a_person = has_frames_of_a_person(problem)
             if of_a_person or not str(problem).startswith(f"[{self.spec.title}]"):
                 self._count_writes(args)  # the kernel had begun
@@ -279,7 +281,7 @@ class Operator:
                     raise TypeError(message)
             return self.definition(*args, **kwargs)
         except _GUARDED as problem:
-            if has_frames_of_a_person(problem):
+            if tp.compiler.is_compiling() or has_frames_of_a_person(problem):
                 raise
             raise _shortened(problem, self.name) from None
 
