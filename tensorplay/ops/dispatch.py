@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tensorplay._detours import Detour, detours, enter, leave, watching
@@ -22,7 +23,7 @@ from tensorplay._methods import TensorMethods, attach
 from tensorplay._tensor import Tensor, twin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "UNANSWERED",
@@ -120,23 +121,14 @@ def pop_mode(mode: Any) -> None:
     _count("modes", -1)
 
 
-class _state:  # noqa: N801  (reads as a function where it is used)
-    """Whom calls of this thread ask, for a block.
-
-    A class, since contextlib sets the traceback of what passes: some exceptions cannot be changed.
-    """
-
-    __slots__ = ("_before", "_now")
-
-    def __init__(self, modes: tuple[Any, ...], types: bool) -> None:
-        self._now = modes, types
-
-    def __enter__(self) -> None:
-        self._before = local.modes, local.types
-        local.modes, local.types = self._now
-
-    def __exit__(self, *_: object) -> None:
-        local.modes, local.types = self._before
+@contextmanager
+def _state(modes: tuple[Any, ...], types: bool) -> Iterator[None]:
+    before = local.modes, local.types
+    local.modes, local.types = modes, types
+    try:
+        yield
+    finally:
+        local.modes, local.types = before
 
 
 def types_off() -> Any:
@@ -276,8 +268,14 @@ def overridable_alone(function: FunctionT) -> FunctionT:
     """
 
     def alone(*args: Any, **kwargs: Any) -> Any:
-        with _state((), False):
+        # Without a context manager: those of contextlib set the traceback of what passes, and some
+        # exceptions cannot be changed.
+        before = local.modes, local.types
+        local.modes, local.types = (), False
+        try:
             return function(*args, **kwargs)
+        finally:
+            local.modes, local.types = before
 
     return _asking(function, alone)
 
