@@ -103,6 +103,7 @@ class Watch:
         self.literals: set[str] = set()  # numbers that the code names
         self.backward_line: str | None = None  # of the last backward pass in the run
         self.level = forward_ad.current_number()  # of forward mode: its tangents are not ours
+        self._importing = False  # finders and modules run, of which no result depends
         self._outer: dict[int, Any] = {}  # objects from outside
         self._objects: list[Any] = []  # those whose attributes may be read under any name
         self._names: set[str] = set()
@@ -118,8 +119,11 @@ class Watch:
         """Look at a function that is entered: what `sys.settrace` calls."""
         code = frame.f_code
         # By identity: the hash of code is that of all its instructions.
-        if id(code) in _LIBRARY or event != "call":
+        if id(code) in _LIBRARY or event != "call" or self._importing:
             return None
+        if code is _IMPORT:
+            self._importing = True
+            return self._until_imported
         update = refused_code(code)
         if update is not None:
             raise self.fail(f"calls {update}(), which changes gradients or parameters outside,")
@@ -136,6 +140,11 @@ class Watch:
             if problems:
                 return self._by_line(problems)
         return None
+
+    def _until_imported(self, _: types.FrameType, event: str, __: Any) -> Any:
+        """Look at nothing until an import, of what the library has not needed before, is over."""
+        self._importing = event != "return"
+        return self._until_imported
 
     def _by_line(self, problems: dict[int | None, _FoundError]) -> Any:
         """Return what fails the capture when one of these lines runs."""
@@ -656,6 +665,7 @@ def _names_of(holder: Any) -> Any:
 
 _MISSING: Final = object()
 _BACKWARD: Final = backward.__code__
+_IMPORT: Final = sys.modules["_frozen_importlib"]._find_and_load.__code__
 _EXIT_LEVEL: Final = forward_ad.exit_dual_level.__code__
 #: Code of the library that came by.
 _LIBRARY: Final[dict[int, types.CodeType]] = {}

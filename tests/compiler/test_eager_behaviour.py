@@ -5,9 +5,11 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import importlib
 import itertools
 import operator
 import pickle
+import sys
 import types
 
 import numpy as np
@@ -412,3 +414,31 @@ def test_what_follows_a_write_lies_as_its_destination(name: str, backend) -> Non
         assert result.stride() == expected.stride()
         assert result.tolist() == expected.tolist()
         assert same.tolist() == x.tolist()
+
+
+class CountingFinder:
+    """One of `sys.meta_path` that does what no graph holds."""
+
+    asked = 0
+
+    @classmethod
+    def find_spec(cls, *_: object) -> None:
+        object.__new__(cls)
+        cls.asked += 1
+
+
+def test_imports_that_the_library_makes_are_not_looked_into(backend, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [CountingFinder, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+
+    def run(x):
+        importlib.import_module("colorsys")  # as something of the library would, when first used
+        return x + state["by"]
+
+    state = {"by": 1.0}
+    f = tp.compile(run, backend=backend, fullgraph=True)
+    asked = CountingFinder.asked
+    assert f(tp.ones(3)).tolist() == [2.0] * 3
+    assert CountingFinder.asked > asked
+    state["by"] = 2.0  # what is read after the import is guarded
+    assert f(tp.ones(3)).tolist() == [3.0] * 3

@@ -318,9 +318,8 @@ PyObject* call_loop(PyObject* object, PyObject* const* args, Py_ssize_t given) {
   task.piece = cuts ? std::min(space.length, kPiece) : space.length;
   task.pieces = cuts ? (space.length + task.piece - 1) / task.piece : 1;
   int64_t pairs = space.rows * task.pieces;
-  // Neighbouring pieces stay with one thread, as long as there are some tasks for each.
-  int64_t share = std::clamp(total / (8 * thread_count()), kPiece, 8 * kPiece);
-  task.batch = std::max<int64_t>(1, share / std::max<int64_t>(task.piece, 1));
+  // Short rows are taken several at a time.
+  task.batch = std::max<int64_t>(1, kPiece / std::max<int64_t>(task.piece, 1));
   int64_t room = (space.length + self.lanes - 1) / self.lanes * self.lanes;
   int64_t packed_row = cuts ? (self.partial ? task.piece : kTile) : space.length;
   packed_row = (packed_row + self.lanes - 1) / self.lanes * self.lanes;

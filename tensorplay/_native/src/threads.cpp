@@ -1,5 +1,8 @@
-// Threads that wait for work, started once. A thread that has just worked looks for more for some
-// microseconds before it sleeps: kernels follow each other closely, and waking costs that much.
+// Threads that wait for work, started once. A thread that has just worked looks for more for a while
+// before it sleeps, as OpenMP's do: kernels follow each other closely, and waking takes long.
+//
+// Each thread walks through a range of neighbouring tasks of its own, which memory is read ahead for,
+// and then takes what is left of the others' ranges.
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -8,6 +11,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <vector>
 
 #ifndef _WIN32
 #include <pthread.h>
@@ -23,7 +27,7 @@ namespace tensorplay {
 namespace {
 
 constexpr size_t kMostKept = size_t{4} << 20;  // bytes that a thread has between calls
-constexpr int kSpins = 4000;  // some tens of microseconds
+constexpr int kSpins = 40000;  // about half a millisecond
 
 inline void pause_briefly() {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -62,8 +66,8 @@ void drop_large_memory() {
 
 class Pool {
  public:
-  explicit Pool(int helpers) {
-    for (int i = 0; i < helpers; ++i) std::thread(&Pool::wait_and_work, this).detach();
+  explicit Pool(int helpers) : ranges_(static_cast<size_t>(helpers) + 1) {
+    for (int i = 0; i < helpers; ++i) std::thread(&Pool::wait_and_work, this, i + 1).detach();
   }
 
   // Returns false if another call has the threads.
@@ -73,13 +77,17 @@ class Pool {
       std::lock_guard<std::mutex> guard(mutex_);
       function_ = function;
       context_ = context;
-      tasks_ = tasks;
-      next_.store(0, std::memory_order_relaxed);
+      const auto count = static_cast<int64_t>(ranges_.size());
+      for (int64_t i = 0; i < count; ++i) {
+        Range& range = ranges_[static_cast<size_t>(i)];
+        range.next.store(tasks * i / count, std::memory_order_relaxed);
+        range.end = tasks * (i + 1) / count;
+      }
       open_ = true;
       round_.fetch_add(1, std::memory_order_release);
     }
     if (sleeping_.load(std::memory_order_acquire) > 0) wake_.notify_all();
-    work();
+    work(0);
     // The last pieces are in other hands. A thread that has no processor just now gets ours sooner
     // if this one sleeps.
     std::unique_lock<std::mutex> lock(mutex_);
@@ -98,16 +106,23 @@ class Pool {
   }
 
  private:
-  void work() {
-    for (;;) {
-      int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
-      if (i >= tasks_) break;
-      function_(context_, i);
+  struct alignas(64) Range {  // a cache line each
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  void work(size_t own) {
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+      Range& range = ranges_[(own + i) % ranges_.size()];
+      while (range.next.load(std::memory_order_relaxed) < range.end) {
+        const int64_t task = range.next.fetch_add(1, std::memory_order_relaxed);
+        if (task < range.end) function_(context_, task);
+      }
     }
     drop_large_memory();
   }
 
-  void wait_and_work() {
+  void wait_and_work(size_t own) {
     uint64_t seen = 0;
     for (;;) {
       int spins = 0;
@@ -125,7 +140,7 @@ class Pool {
       if (!open_) continue;  // the others have done it all
       active_.fetch_add(1);
       lock.unlock();
-      work();
+      work(own);
       lock.lock();
       if (active_.fetch_sub(1, std::memory_order_release) == 1) done_.notify_one();
     }
@@ -135,13 +150,12 @@ class Pool {
   std::condition_variable wake_, done_;
   std::atomic<bool> busy_{false};
   std::atomic<uint64_t> round_{0};
-  std::atomic<int64_t> next_{0};
   std::atomic<int> active_{0};
   std::atomic<int> sleeping_{0};
   bool open_ = false;
   void (*function_)(void*, int64_t) = nullptr;
   void* context_ = nullptr;
-  int64_t tasks_ = 0;
+  std::vector<Range> ranges_;
 };
 
 // Never destroyed: its threads wait in it until the process ends. A forked child has none of them

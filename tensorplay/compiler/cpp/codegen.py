@@ -27,6 +27,8 @@ __all__ = ["BLOCK", "PIECE", "Kernel", "generate", "translation_unit"]
 BLOCK: Final = 4096
 #: Values of a sweep with reductions that is written out four times.
 MOST_UNROLLED: Final = 12
+#: Arrays of a sweep that processors read ahead well by themselves.
+MOST_FOLLOWED: Final = 3
 #: Elements in each piece of a row that is reduced as a whole, by several threads.
 PIECE: Final = 16384
 
@@ -287,8 +289,9 @@ class _Writer:
         self.at = f"i + {part} * LANES" if part else "i"
         before = set(self.known)
         # Processors read ahead themselves, more slowly if they are told to as well, but for where
-        # so much is computed that they come to the next page too late.
-        far = any(v.heavy for v in order)
+        # so much is computed that they come to the next page too late, or so many arrays are read.
+        streams = sum(v.kind == "input" and v.varies for v in order)
+        far = streams > MOST_FOLLOWED or any(v.heavy for v in order)
         for value in order:
             wide = value.varies and value.type.size == self.widest
             if value.kind != "input" or self.loop.inputs[value.index].repeats:

@@ -265,6 +265,12 @@ INLINE f64 log(f64 x) {
 #define TP_F64_1 TP_F64_EACH
 #define TP_F64_2 TP_F64_EACH2
 #endif
+// NumPy has these in AVX-512 too, and the C library's elsewhere.
+#if VECTOR_BYTES == 64
+#define TP_F64_AS_NUMPY TP_F64_1
+#else
+#define TP_F64_AS_NUMPY TP_F64_EACH
+#endif
 
 TP_F32_1(exp2) TP_F64_1(exp2)
 TP_F32_1(log2) TP_F64_1(log2)
@@ -274,12 +280,12 @@ TP_F32_1(tan) TP_F64_EACH(tan)
 TP_F32_1(asin) TP_F64_EACH(asin)
 TP_F32_1(acos) TP_F64_1(acos)
 TP_F32_1(atan) TP_F64_EACH(atan)
-TP_F32_1(sinh) TP_F64_1(sinh)
+TP_F32_1(sinh) TP_F64_AS_NUMPY(sinh)
 TP_F32_1(cosh) TP_F64_1(cosh)
 TP_F64_1(tanh)
-TP_F32_1(asinh) TP_F64_1(asinh)
-TP_F32_1(acosh) TP_F64_1(acosh)
-TP_F32_1(atanh) TP_F64_1(atanh)
+TP_F32_1(asinh) TP_F64_AS_NUMPY(asinh)
+TP_F32_1(acosh) TP_F64_AS_NUMPY(acosh)
+TP_F32_1(atanh) TP_F64_AS_NUMPY(atanh)
 TP_F32_1(erf) TP_F64_EACH(erf)
 TP_F32_1(erfc) TP_F64_EACH(erfc)
 TP_F32_2(pow) TP_F64_2(pow)
