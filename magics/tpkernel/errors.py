@@ -12,7 +12,14 @@ from typing import Any
 
 import tensorplay
 
-__all__ = ["CellError", "KernelCrash", "StaleKernelError", "did_you_mean", "is_own_file"]
+__all__ = [
+    "CellError",
+    "KernelCrash",
+    "StaleKernelError",
+    "did_you_mean",
+    "first_line",
+    "is_own_file",
+]
 
 # Frames of files below are ours: a person is shown their own.
 _OWN = tuple(f"{Path(str(p)).parent}{os.sep}" for p in (__file__, tensorplay.__file__))
@@ -152,3 +159,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the nearest of `known`, or a full stop."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else "."
+
+
+def first_line(text: str) -> str:
+    """Return what a text of several lines says first, as one sentence."""
+    line, _, rest = text.strip().partition("\n")
+    line = re.sub(r"(?<=\.) [^.]*:$", "", line)  # a sentence that goes on in the lines below
+    if line.endswith(":") and rest:
+        line = f"{line} {rest.splitlines()[0].strip()}"
+    return line.rstrip(".") + "."

@@ -25,11 +25,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
+from tensorplay.utils import cpp_jit
 from tpkernel.checks.chosen import chosen_sample
 from tpkernel.checks.devices import runs_on_gpu
 from tpkernel.checks.jobs import GradcheckJob, TimingJob, check_job
 from tpkernel.checks.samples import make_samples
 from tpkernel.checks.verdicts import verdict_text, worst_verdict
+from tpkernel.errors import CellError, first_line
 from tpkernel.report.facts import (
     Finding,
     GradcheckFacts,
@@ -174,12 +176,15 @@ class SweepRow:
         Most serious one, as in a report.
     message
         What went wrong, in a sentence; empty where nothing did.
+    error
+        All that the compiler says, where the cell does not build with the case's flags.
     seconds
         Time of the whole case.
     values
         Numbers by name. Gradcheck: ``worst``, the largest error as a share of what is allowed, and
         ``error``. Validation: ``admitted`` of ``combinations``. Timing: ``time``, ``bandwidth``,
-        ``limit`` and ``reference``, in seconds and bytes in a second.
+        ``limit`` and ``reference``, in seconds and bytes in a second. Without a build there are
+        none.
     """
 
     case: Mapping[str, Any]
@@ -187,6 +192,7 @@ class SweepRow:
     message: str
     seconds: float
     values: Mapping[str, float]
+    error: str = dataclasses.field(default="", repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as one flat mapping."""
@@ -231,6 +237,8 @@ class Sweep:
     def plot(self, x: str | None = None, y: str | None = None, ax: Axes | None = None) -> Axes:
         """Draw one number of each row against a part of its case, by matplotlib.
 
+        A row without that number, such as one that did not build, is left out.
+
         Parameters
         ----------
         x
@@ -251,7 +259,7 @@ class Sweep:
 
         x = x or self._varying()
         y = y or {"gradcheck": "worst", "validation": "admitted", "timing": "time"}[self.check]
-        rows = self.to_dicts()
+        rows = [row.to_dict() for row in self.rows if not row.error]
         for name in (x, y):
             if not any(name in row for row in rows):
                 known = ", ".join(dict.fromkeys(n for row in rows for n in row))
@@ -358,7 +366,8 @@ def sweep(
     ValueError
         A case asks for what the operator does not have.
     tensorplay.utils.cpp_jit.BuildError
-        The cell does not build with the flags of a case.
+        The cell builds with the flags of no case. Where it builds with some, each of the others is
+        a row with the compiler's first error in `message` and all of its text in `error`.
 
     Notes
     -----
@@ -375,18 +384,20 @@ def sweep(
     if check not in _CHECKS:
         message = f"[sweep] argument 'check': expected {', '.join(_CHECKS)}, got {check!r}"
         raise ValueError(message)
-    libraries: dict[str, str] = {}
-    whole = executor is not None and not isinstance(executor, _LOCAL)
-    tasks = []
-    for case in listed:
-        job = _job(operator, case, check, reference)
+    jobs = [_job(operator, case, check, reference) for case in listed]
+    for job in jobs:
         check_job(origin.spec, job)
-        flags = _flags(case)
-        if flags not in libraries:
-            libraries[flags] = _build(origin, flags) if flags else built
-        shipment = Shipment.of(origin.spec, libraries[flags], whole=whole)
-        tasks.append(_Task(shipment, job, budget))
-    tell = _progress(progress, len(tasks))
+    tell = _progress(progress, len(listed))
+    tell(0, len(listed))
+    whole = executor is not None and not isinstance(executor, _LOCAL)
+    libraries = _built(origin, built, map(_flags, listed))
+    tasks: list[_Task | SweepRow] = []
+    for case, job in zip(listed, jobs, strict=True):
+        library = libraries[_flags(case)]
+        if isinstance(library, str):
+            tasks.append(_Task(Shipment.of(origin.spec, library, whole=whole), job, budget))
+        else:
+            tasks.append(_unbuilt(case, library))
     rows = list(_rows(tasks, listed, executor, tell))
     return Sweep(operator.name, check, tuple(rows))
 
@@ -458,6 +469,33 @@ def _job(operator: OperatorSpec, case: Mapping[str, Any], check: str, reference:
     return ValidationJob(operator.name, shapes, **chosen)
 
 
+def _built(
+    origin: Any, built: str, flags: Iterable[str]
+) -> dict[str, str | cpp_jit.BuildError | CellError]:
+    """Return the library for each of the flags, or why there is none.
+
+    Raises
+    ------
+    BuildError, CellError
+        There is none for any of them.
+    """
+    made: dict[str, str | cpp_jit.BuildError | CellError] = {}
+    for more in dict.fromkeys(flags):
+        try:
+            made[more] = _build(origin, more) if more else built
+        except (cpp_jit.BuildError, CellError) as problem:
+            made[more] = problem
+    problems = [p for p in made.values() if not isinstance(p, str)]
+    if problems and len(problems) == len(made):
+        raise problems[0]
+    return made
+
+
+def _unbuilt(case: Mapping[str, Any], problem: cpp_jit.BuildError | CellError) -> SweepRow:
+    text = str(problem)
+    return SweepRow(case, "error", f"does not build: {first_line(text)}", 0.0, {}, text)
+
+
 def _build(origin: Any, flags: str) -> str:
     """Build the cell with more flags; return the library."""
     from tpkernel.building.compiling import compile_cell
@@ -470,31 +508,36 @@ def _build(origin: Any, flags: str) -> str:
 
 
 def _rows(
-    tasks: Sequence[_Task],
+    tasks: Sequence[_Task | SweepRow],
     cases: Sequence[Mapping[str, Any]],
     executor: concurrent.futures.Executor | None,
     tell: Progress,
 ) -> list[SweepRow]:
-    tell(0, len(tasks))
+    """Run the tasks; what is a row already counts as done."""
     if executor is None:
         rows = []
         for case, task in zip(cases, tasks, strict=True):
-            rows.append(_row(case, *task()))
+            rows.append(task if isinstance(task, SweepRow) else _row(case, *task()))
             tell(len(rows), len(tasks))
         return rows
-    futures = [executor.submit(task) for task in tasks]
+    waited = [task if isinstance(task, SweepRow) else executor.submit(task) for task in tasks]
+    futures = [found for found in waited if not isinstance(found, SweepRow)]
+    before = len(waited) - len(futures)
     try:
-        for done, _ in enumerate(concurrent.futures.as_completed(futures), 1):
+        if before:
+            tell(before, len(tasks))
+        for done, _ in enumerate(concurrent.futures.as_completed(futures), before + 1):
             tell(done, len(tasks))
     except BaseException:
         for future in futures:
             future.cancel()
         raise
-    made = []
-    for case, future in zip(cases, futures, strict=True):
-        problem = future.exception()
-        if problem is None:
-            made.append(_row(case, *future.result()))
+    made: list[SweepRow] = []
+    for case, found in zip(cases, waited, strict=True):
+        if isinstance(found, SweepRow):
+            made.append(found)
+        elif (problem := found.exception()) is None:
+            made.append(_row(case, *found.result()))
         else:
             made.append(SweepRow(case, "error", f"{type(problem).__name__}: {problem}", 0.0, {}))
     return made

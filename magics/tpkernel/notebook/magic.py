@@ -42,7 +42,7 @@ from tpkernel.checks.running import check, checking_worker, with_records
 from tpkernel.checks.suite import CHECKS
 from tpkernel.cpp.functions import parse_source
 from tpkernel.cpp.includes import SharedText
-from tpkernel.errors import CellError, KernelCrash
+from tpkernel.errors import CellError, KernelCrash, first_line
 from tpkernel.notebook import completion
 from tpkernel.notebook.commands import COMMANDS, Held, run_command
 from tpkernel.notebook.editor import report_diagnostics
@@ -581,7 +581,8 @@ class TpKernelMagics(Magics):
         if key.startswith("id:"):  # else a cell run again cannot be told from another one
             others = [slot for k, slot in self.session.slots.items() if k != key]
             blocked -= {name for slot in others for name in slot.names}
-        reason = f"{request.cell_name} did not build: {_first_line(problem)}"
+        why = first_line(str(problem) or type(problem).__name__)
+        reason = f"{request.cell_name} did not build: {why}"
         slot = self.session.slots.setdefault(key, Slot(request.cell_name, ()))
         for name in blocked:
             value = shell.user_ns.get(name, _ABSENT)
@@ -622,12 +623,6 @@ def _block(operator: Any, device: str, reason: str) -> None:
 
 def _remember(report: Report) -> None:
     _LAST[:] = [report]
-
-
-def _first_line(problem: BaseException) -> str:
-    line = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-    line = re.sub(r"(?<=\.) [^.]*:$", "", line)  # a sentence that goes on in the lines below
-    return line.rstrip(".") + "."
 
 
 def _short(problem: Exception, unexpected: str | None = None) -> Exception:

@@ -136,6 +136,55 @@ def test_flags_build_a_library_each(softplus):
     assert all(row.values["time"] > 0 for row in found.rows)
 
 
+FLAGS = ["", "--no-such-flag", "-O1", "-DT=3"]
+
+
+@pytest.mark.parametrize("where", ["here", "pool"])
+def test_flags_that_do_not_build_are_rows_among_the_others(softplus, pool, where):
+    seen = []
+    found = sweep(
+        softplus,
+        {"flags": FLAGS},
+        pool if where == "pool" else None,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert [row.verdict for row in found.rows] == ["ok", "error", "ok", "error"]
+    assert not found.ok
+    first, last = found.rows[1], found.rows[3]
+    assert first.message.startswith("does not build: error: unrecognized command-line option")
+    assert "\n" not in last.message
+    assert "type/value mismatch" in last.message
+    assert last.error.count("\n") > 3
+    assert "expected a type, got '3'" in last.error
+    assert seen[-1] == (4, 4)
+    assert "does not build" in found.to_text()
+    assert "error" not in found.to_dicts()[3]  # a line of a table is no place for a whole log
+
+
+def test_a_plot_leaves_out_what_did_not_build(softplus):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    found = sweep(softplus, {"flags": FLAGS})
+    axes = found.plot()
+    assert axes.get_xlabel() == "flags"
+    assert [list(line.get_xdata()) for line in axes.lines] == [["", "-O1"]]
+    assert [list(line.get_xdata()) for line in found.plot(y="seconds").lines] == [["", "-O1"]]
+    matplotlib.pyplot.close("all")
+
+
+def test_flags_of_which_none_builds_raise(softplus):
+    with pytest.raises(cpp_jit.BuildError, match="unrecognized command-line option"):
+        sweep(softplus, {"flags": ["--no-such-flag", "-DT=3"], "seed": [0, 1]})
+
+
+def test_a_case_that_cannot_be_is_refused_before_anything_is_built(softplus):
+    seen = []
+    cases = [{"flags": "--no-such-flag"}, {"y": (3,)}]
+    with pytest.raises(ValueError, match="no 'y' in a case of a gradcheck"):
+        sweep(softplus, cases, progress=lambda *told: seen.append(told))
+    assert not seen
+
+
 def test_times_beside_a_reference():
     report = tpkernel.build(MATMUL, checks=False)
     cases = [{"x": (n, n), "w": (n, n)} for n in (4, 16)]
