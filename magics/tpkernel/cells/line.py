@@ -26,6 +26,14 @@ REFUSE = "--refuse"
 
 _TOKEN = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
 _MAGIC = re.compile(r"^%%(?P<name>\w+)")
+#: A line that may mean the magic, however its signs, blanks and letters are.
+_ABOUT = re.compile(
+    r"(?P<indent>[ \t]*)(?:(?P<signs>%+)(?P<blanks>[ \t]*)|!?(?=tpkernel\s*$|tpkernel\s+-))"
+    r"(?P<name>(?i:tp_?k\w*))(?P<rest>.*)"
+)
+#: Two magics in one line.
+_BOTH = re.compile(r"%{1,2}(?P<around>capture|memit|prun|time|timeit)\b.*\s%{1,2}tpkernel\b")
+_FUNCTION = re.compile(r"[\w>&*][ \t*&]+\w+[ \t]*\([^;{}]*\)[\w\s]*\{")
 #: Cell magics that run what stands below them as a cell.
 _AROUND = frozenset({"capture", "memit", "prun", "time", "timeit"})
 _ONE_VALUE = frozenset(
@@ -99,9 +107,12 @@ def hoist_magic(lines: list[str]) -> list[str]:
     first = next((i for i, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return lines
+    wrong = _miswritten(lines)
+    if wrong is not None:
+        return _refusing(wrong)
     head = _MAGIC.match(lines[first])
     if head is not None:
-        near = difflib.get_close_matches(head["name"], ["tpkernel"], cutoff=0.8)
+        near = difflib.get_close_matches(head["name"].lower(), ["tpkernel"], cutoff=0.8)
         if near and head["name"] != "tpkernel" and not _is_magic(head["name"]):
             message = f"Cell magic `%%{head['name']}` not found; did you mean `%%tpkernel`?"
             return _refusing(message)
@@ -124,6 +135,74 @@ def hoist_magic(lines: list[str]) -> list[str]:
         )
         return _refusing(message)
     return lines
+
+
+def _miswritten(lines: list[str]) -> str | None:
+    """Say what is wrong with a line that means the magic and is not written as it is."""
+    at = next((i for i, line in enumerate(lines) if _ABOUT.match(line) or _BOTH.match(line)), None)
+    if at is None:
+        return None
+    above, body = lines[:at], "".join(lines[at + 1 :])
+    first = all(not line.strip() or line.strip().startswith(("#", "//")) for line in above)
+    if not first and (any(map(_MAGIC.match, above)) or not _is_notebook_python("".join(above))):
+        return None  # text of another magic, or of a string
+    both, found = _BOTH.match(lines[at]), _ABOUT.match(lines[at])
+    if both is not None or found is None:
+        around = both["around"] if both is not None and _is_cpp(body) else None
+        return around and f"`%%{around}` stands on a line of its own, above `%%tpkernel`."
+    written, name, rest = lines[at].strip(), found["name"], found["rest"]
+    signs = found["signs"] or ""
+    if not difflib.get_close_matches(name.lower(), ["tpkernel"], cutoff=0.8):
+        return None
+    exact = not found["blanks"] and name == "tpkernel"
+    if not exact and not found["blanks"] and (signs == "%%" or _is_magic(name, "line")):
+        return None  # the caller looks at misspelt cell magics
+    if signs == "%%" and exact:
+        return _miswritten_end(found, body) if first else None
+    is_cpp = _is_cpp(body)
+    options = not is_cpp or rest.lstrip().startswith("-")  # else what belongs to no cell
+    wanted = f"%%tpkernel {rest.strip() if options else ''}".strip()
+    if is_cpp:
+        where = "" if first else " as the first statement of the cell"
+        if signs == "%" and exact:
+            return (
+                "`%tpkernel` takes a command on a line of its own. A cell of C++ and its options "
+                f"belong to `%%tpkernel`, with two percent signs: write `{wanted}`{where}."
+            )
+        return f"`{written}` is no magic; did you mean `{wanted}`{where}?"
+    if not first or not signs.startswith("%") or (signs == "%" and exact):
+        return None  # Python or a command; of what there is not, IPython tells
+    return f"`{written}` is no magic; did you mean `{wanted[1:] if signs == '%' else wanted}`?"
+
+
+def _miswritten_end(found: re.Match[str], body: str) -> str | None:
+    """Say what is wrong around the two signs and the name, which are right."""
+    rest = found["rest"].rstrip()
+    if rest.startswith("?"):
+        wrong = "`%%tpkernel?` shows the help. It stands in a cell of its own, without C++ below."
+        return wrong if body.strip() else None
+    if rest and not rest[0].isspace():
+        written = found[0].split()[0]
+        return f"Cell magic `{written}` not found; a blank is missing after `%%tpkernel`."
+    if found["indent"] and _is_cpp(body):
+        return "`%%tpkernel` must begin its line; take away the blanks in front of it."
+    return None
+
+
+def _is_cpp(text: str) -> bool:
+    """Whether a text looks like C++, and is no Python either."""
+    looks_so = "/*" in text or "#include" in text or _FUNCTION.search(text) is not None
+    return looks_so and not _is_notebook_python(text)
+
+
+def _is_notebook_python(text: str) -> bool:
+    """Whether a text is Python, magics and commands of a shell among it."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    try:
+        return _is_python(TransformerManager().transform_cell(text))
+    except SyntaxError:
+        return False
 
 
 def _placed(lines: list[str]) -> list[str]:
@@ -152,11 +231,11 @@ def _is_python(text: str) -> bool:
     return True
 
 
-def _is_magic(name: str) -> bool:
+def _is_magic(name: str, kind: str = "cell") -> bool:
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
-    return shell is not None and shell.find_cell_magic(name) is not None
+    return shell is not None and shell.find_magic(name, kind) is not None
 
 
 def nearest_option(word: str, options: Sequence[str]) -> str:

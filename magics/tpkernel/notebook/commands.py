@@ -92,6 +92,12 @@ def run_command(line: str, held: Mapping[str, Held]) -> Any:
     if not words:
         return help_table()
     name, *arguments = words
+    if name.startswith("-"):
+        message = (
+            f"%tpkernel: {name} is an option of cells, and options belong to %%tpkernel, with two "
+            f"percent signs, on the first line of a cell of C++: %%tpkernel {line.strip()}"
+        )
+        raise UsageError(message)
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS)
         message = f"%tpkernel: unknown command '{name}'{hint} Commands: {', '.join(COMMANDS)}"

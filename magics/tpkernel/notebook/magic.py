@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import builtins
 import dataclasses
+import difflib
 import faulthandler
 import functools
 import keyword
@@ -302,6 +303,11 @@ class TpKernelMagics(Magics):
             known = [o for o in parser._option_string_actions if o.startswith("--")]
             if rest[0].startswith("-"):
                 message = f"%%tpkernel: unknown option {rest[0]}{nearest_option(rest[0], known)}"
+            elif difflib.get_close_matches(rest[0], list(COMMANDS), cutoff=0.8):
+                message = (
+                    f"%%tpkernel: '{rest[0]}' belongs to no option. Commands stand on a line of "
+                    f"their own and have one percent sign: %tpkernel {line.strip()}"
+                )
             else:
                 message = (
                     f"%%tpkernel: '{rest[0]}' belongs to no option; flags go after --flags or --"
