@@ -50,7 +50,7 @@ from tpkernel.notebook.editor import report_diagnostics
 from tpkernel.notebook.kernels import BlockedName, Function, KernelModule, Operator
 from tpkernel.notebook.option_completion import register_options, unregister_options
 from tpkernel.notebook.output import CellOutput, CellWatch
-from tpkernel.notebook.tracebacks import CellErrors
+from tpkernel.notebook.tracebacks import CellErrors, hide_own_frames, show_own_frames
 from tpkernel.report.markup import code_html
 from tpkernel.report.render import error_html
 from tpkernel.report.report import Report
@@ -673,6 +673,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     if hoist_magic not in steps:
         steps.append(hoist_magic)
     completion.register(shell)
+    hide_own_frames(shell)
     # What the first cell would wait for: a tenth of a second here, where a second is imported.
     cpp_jit.is_available()
     parse_source("")
@@ -686,6 +687,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     while hoist_magic in steps:
         steps.remove(hoist_magic)
     completion.unregister(shell)
+    show_own_frames(shell)
     unregister_options(shell)
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("tpkernel", None)

@@ -1,11 +1,15 @@
 """How an error of a call is shown: the person's own frames, the cell's line and the message.
 
 Frames of ours are hidden as IPython hides frames: they have a local `__tracebackhide__`, set when
-the error is shown. ``get_ipython().InteractiveTB.skip_hidden = False`` shows all of them.
+the error is shown. ``get_ipython().InteractiveTB.skip_hidden = False`` shows all of them. So it is
+in the whole chain of an error, whichever way it came (:func:`hide_own_frames`); what fails in our
+code by accident keeps its frames, which a report of it needs.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
 import inspect
 import re
 import sys
@@ -13,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tensorplay.library.modules.spec import KernelSpec
 from tensorplay.utils.cpp_jit.places import frame_at
@@ -21,8 +25,17 @@ from tpkernel.building.compiling import STABLE_NAME
 from tpkernel.cpp.throws import thrown_at
 from tpkernel.errors import KernelCrash, is_own_file
 
-__all__ = ["CellErrors", "has_frames_of_a_person", "mark_short", "short_traceback"]
+__all__ = [
+    "CellErrors",
+    "has_frames_of_a_person",
+    "hide_own_frames",
+    "mark_short",
+    "short_traceback",
+    "show_own_frames",
+]
 
+#: Kinds of errors by which operators refuse, and an interrupt.
+_REFUSALS = (TypeError, ValueError, IndexError, RuntimeError, KeyboardInterrupt)
 _FUNCTION = re.compile(r"(\w+)(?:<[^()]*>)?\(")
 
 
@@ -53,15 +66,83 @@ def short_traceback(problem: BaseException) -> list[str]:
     if shell is None:
         return traceback.format_exception(type(problem), problem, _chain(_without_own_end(frames)))
     if getattr(shell.InteractiveTB, "skip_hidden", True):
-        frames = _without_own_end(frames)  # IPython never hides the last one
-        # Locals of a module's frame are the module itself, which is not to be written to.
-        frames = [f for f in frames if not (_is_own(f) and _is_of_module(f))]
-        for frame in filter(_is_own, frames):
-            frame.tb_frame.f_locals["__tracebackhide__"] = True
+        frames = _hidden(frames)
     shown: list[str] = shell.InteractiveTB.structured_traceback(
         type(problem), problem, _chain(frames), tb_offset=shell.InteractiveTB.tb_offset
     )
     return shown
+
+
+def hide_own_frames(shell: Any) -> None:
+    """Let a shell show any error without frames of ours, and what it came of; again is nothing."""
+    shown = shell.InteractiveTB
+    if "structured_traceback" in vars(shown):
+        return
+    plain, parts = shown.structured_traceback, shown.get_parts_of_chained_exception
+
+    @functools.wraps(plain)
+    def structured_traceback(etype: Any, value: Any, tb: Any = None, *more: Any, **kw: Any) -> Any:
+        if isinstance(tb, TracebackType) and isinstance(value, BaseException):
+            tb = _told(shown, value, tb)
+        return plain(etype, value, tb, *more, **kw)
+
+    @functools.wraps(parts)
+    def get_parts_of_chained_exception(value: Any) -> Any:
+        found = parts(value)
+        # What our code met on the way to an error that it words itself is nothing to look at.
+        while (
+            found is not None
+            and getattr(value, "__cause__", None) is None
+            and getattr(shown, "skip_hidden", True)
+            and _worded(value, _frames(value.__traceback__))
+            and (inner := _frames(found[2]))
+            and all(map(_is_own, inner))
+        ):
+            value = found[1]
+            found = parts(value)
+        return found and (*found[:2], found[2] and _told(shown, found[1], found[2]))
+
+    shown.structured_traceback = structured_traceback
+    shown.get_parts_of_chained_exception = get_parts_of_chained_exception
+
+
+def show_own_frames(shell: Any) -> None:
+    """Take back what :func:`hide_own_frames` did."""
+    for name in ("structured_traceback", "get_parts_of_chained_exception"):
+        vars(shell.InteractiveTB).pop(name, None)
+
+
+def _told(shown: Any, problem: BaseException, tb: TracebackType) -> TracebackType | None:
+    """Return what a shell shows of a traceback."""
+    frames = _frames(tb)
+    if not getattr(shown, "skip_hidden", True) or not any(map(_is_own, frames)):
+        return tb
+    if not _worded(problem, frames):
+        return tb
+    frames = _hidden(frames)
+    if getattr(shown, "mode", None) not in getattr(shown, "verbose_modes", ()):
+        frames = [f for f in frames if not _is_own(f)]  # what hides nothing by itself
+    return _chain(frames)
+
+
+def _worded(problem: BaseException, frames: list[TracebackType]) -> bool:
+    """Whether an error says what a person did, and is no accident in code of ours."""
+    if not frames or not _is_own(frames[-1]) or isinstance(problem, _REFUSALS):
+        return True
+    if str(problem.args[0] if problem.args else "").startswith("["):
+        return True
+    code, at = frames[-1].tb_frame.f_code.co_code, frames[-1].tb_lasti
+    return 0 <= at < len(code) and code[at] == dis.opmap["RAISE_VARARGS"]
+
+
+def _hidden(frames: list[TracebackType]) -> list[TracebackType]:
+    """Mark frames of ours so that IPython hides them, and leave out those that it cannot hide."""
+    frames = _without_own_end(frames)  # IPython never hides the last one
+    # Locals of a module's frame are the module itself, which is not to be written to.
+    frames = [f for f in frames if not (_is_own(f) and _is_of_module(f))]
+    for frame in filter(_is_own, frames):
+        frame.tb_frame.f_locals["__tracebackhide__"] = True
+    return frames
 
 
 @dataclass(frozen=True)

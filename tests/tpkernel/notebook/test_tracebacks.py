@@ -299,3 +299,83 @@ RANGE = "vector::_M_range_check: __n (which is 9) >= this->"
 )
 def test_the_line_of_a_throw_is_told_where_only_one_can_be_meant(text, message, line):
     assert thrown_at(text, message) == line
+
+
+NAMED = "@tp.library.custom_op('frames::{}', mutates_args=())\ndef {}(x: tp.Tensor) -> tp.Tensor:\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tp.library.define('frames::root(Tensor x) -> Tensor')",
+        "tp.library.register_kernel('frames::nothing', 'cpu', abs)",
+        "tp.library.custom_op('frames::odd', abs, mutates_args=(), schema='(Tensr x) -> ()')",
+        "tp.ops.frames.root(3)",
+        "tp.ops.frames.root()",
+        "tp.ops.frames.root(tp.ones(2), 3)",
+        "tp.ops.frames.root(tp.tensor([1, 2]))",
+        "tp.ops.frames.toor(tp.ones(2))",
+        "tp.ones(2) @ tp.ones(3)",
+        "tp.ones(2).reshape(3)",
+        "tp.softmax(tp.ones(2), dim=5)",
+        "tp.ones(2).nothing",
+        "tp.nn.Linear(2, 2).nothing",
+        "tp.nn.Linear(2, 2)(tp.ones(3))",
+        "tpkernel.sweep(3, [])",
+    ],
+)
+def test_a_refusal_shows_the_persons_line_alone(shell: Shell, line: str):
+    assert shell.kernel(OPERATOR, "--no-check").error is None
+    shell.ok("import tensorplay as tp\nimport tpkernel")
+    ran = shell.run(f"def mine():\n    {line}\nmine()")
+    assert shown_frames(ran) == ["mine()", line]
+    assert "During handling" not in ran.shown
+    shell.ok("%xmode Plain")
+    try:
+        assert "During handling" not in shell.run(line).shown
+        assert ".py" not in shell.run(line).shown
+    finally:
+        shell.ok("%xmode Context")
+
+
+def test_a_name_that_is_taken_shows_the_persons_line_alone(shell: Shell):
+    assert shell.kernel(OPERATOR, "--no-check").error is None
+    shell.ok("import tensorplay as tp")
+    ran = shell.run(NAMED.format("root", "root") + "    return x + 1")
+    assert "frames::root is already defined by" in str(ran.error)
+    assert shown_frames(ran) == ["@tp.library.custom_op('frames::root', mutates_args=())"]
+
+
+@pytest.mark.parametrize("how", ["from e", "from None", ""])
+@pytest.mark.parametrize("inner", ["tp.ops.frames.root(tp.tensor([1]))", "root(tp.tensor([-1.0]))"])
+def test_so_do_both_ends_of_a_chain(shell: Shell, how: str, inner: str):
+    assert shell.kernel(OPERATOR, "--no-check").error is None
+    shell.ok("import tensorplay as tp")
+    ran = shell.run(
+        f"def mine():\n    try:\n        {inner}\n    except Exception as e:\n"
+        f"        raise LookupError('no root') {how}\nmine()"
+    )
+    frames = shown_frames(ran)
+    said = ["mine()", f"raise LookupError('no root') {how}".strip()]
+    assert frames[-2:] == said
+    before = [] if how == "from None" else [inner]
+    if before and inner.startswith("root"):
+        before.append(line_of(OPERATOR, "    if (x[i] < 0)"))
+    assert frames[:-2] == before
+
+
+def test_an_accident_in_code_of_ours_keeps_its_frames(shell: Shell):
+    code = compile("def inner():\n    return {}['key']", "<tensorplay test>", "exec")
+    shell.ok("def fill(code):\n    exec(code, globals())")
+    shell["fill"](code)
+    assert "<tensorplay test>" in shell.run("inner()").shown
+
+
+def test_an_unloaded_extension_shows_frames_as_ipython_does(shell: Shell):
+    shell.ok("import tensorplay as tp")
+    shell.ok("%unload_ext tensorplay")
+    try:
+        assert "primitive.py" in shell.run("tp.ones(2).reshape(3)").shown
+    finally:
+        shell.ok("%load_ext tensorplay")
+    assert shown_frames(shell.run("tp.ones(2).reshape(3)")) == ["tp.ones(2).reshape(3)"]
