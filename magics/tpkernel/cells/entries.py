@@ -28,6 +28,7 @@ from tensorplay.ops.schema import (
     SchemaType,
     parse_schema,
 )
+from tensorplay.utils.cpp_jit.source import scan
 from tpkernel.cells.cell import FrontMatter
 from tpkernel.cells.formulas import cut_at_comma, is_function_path, read_formula
 from tpkernel.cells.gradients import with_gradient
@@ -157,15 +158,7 @@ class EntryReader:
         named = [f for f in self.cell.functions if f.name == name]
         named = [f for f in named if not f.namespace] or named
         if not named:
-            known = [f.name for f in self.cell.functions]
-            message = f"no C++ function '{name}'{did_you_mean(str(name), known)}"
-            message += (
-                f" The {self.cell.noun} defines {', '.join(dict.fromkeys(known))}; name one with "
-                "'kernel:'."
-                if known
-                else " Define it below the front matter."
-            )
-            raise self.error(message, "kernel")
+            raise self.error(self._unknown_function(str(name)), "kernel")
         if len(named) > 1:
             message = f"{len(named)} functions are called '{name}'; rename one"
             raise self.error(message, line=named[1].line, column=named[1].column)
@@ -174,6 +167,19 @@ class EntryReader:
             message = f"'{name}' cannot be the operator's kernel: {reason}. {what_to_write(reason)}"
             raise self.error(message, line=named[0].line, column=named[0].column)
         return named[0]
+
+    def _unknown_function(self, name: str) -> str:
+        known = dict.fromkeys(f.name for f in self.cell.functions)
+        if self.parent.device == "cuda":  # whose functions are its kernels
+            if any(f.name == name for f in scan(self.cell.text).functions):
+                return f"'{name}' is a function and no kernel. Write __global__ before its type."
+            what, have = "__global__ function", f"The {self.cell.noun}'s kernels: "
+        else:
+            what, have = "C++ function", f"The {self.cell.noun} defines "
+        message = f"no {what} '{name}'{did_you_mean(name, known)}"
+        if not known:
+            return f"{message} Define it below the front matter."
+        return f"{message} {have}{', '.join(known)}; name one with 'kernel:'."
 
     def kernel(self, schema: FunctionSchema, function: Function) -> tuple[KernelSpec, int]:
         """Match the signature against the schema; return the kernel and what it returns itself."""

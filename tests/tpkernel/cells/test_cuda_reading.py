@@ -147,7 +147,13 @@ ENTRY = "/*---\nop: m::scale(Tensor x, float by=2.0) -> Tensor\n"
         (SCALE.replace("n: numel", "n: numel, grid: ceil_div(numel, 2)"), 4, "Put it in quotes"),
         (SCALE.replace("{n: numel}", "5"), 4, "launch must be a rule such as"),
         (SCALE.replace("launch:", "devices: cpu\nlaunch:"), 4, "kernel is CUDA and runs on"),
-        (SCALE.replace("m::scale(Tensor x", "m::skale(Tensor x"), 3, r"no C\+\+ function 'skale'"),
+        (SCALE.replace("m::scale(Tensor x", "m::skale(Tensor x"), 3,
+         "no __global__ function 'skale'; did you mean 'scale'"),
+        (SCALE.replace("launch:", "kernel: scale_backwards\nlaunch:"), 4,
+         (r"no __global__ function 'scale_backwards'; did you mean 'scale_backward'\? The cell's "
+         "kernels: scale, scale_backward; name one with 'kernel:'")),
+        (SCALE.replace("launch:", "kernel: twice\nlaunch:") + "__device__ float twice(float x) "
+         "{ return 2 * x; }\n", 4, "'twice' is a function and no kernel. Write __global__ before"),
         (SCALE.replace("(Tensor x, float", "(Tensor x; float"), 3, "the schema cannot be read"),
         (SCALE.replace("const float* x", "const char** x"), 6, r"argument 'x': got const char\*\*"),
         (SCALE.replace("float* out", "tp::Result<float> out"), 6, "a kernel takes tp::In<T>"),
