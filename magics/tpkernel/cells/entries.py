@@ -1,23 +1,19 @@
-"""One operator of a cell: its schema against its C++ signature, shapes, dtypes and layout."""
+"""One operator of a cell: its schema against its C++ signature, shapes and layout."""
 
 from __future__ import annotations
 
 import keyword
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from tensorplay.library.modules.shapes import ShapeRules
 from tensorplay.library.modules.spec import (
-    DTYPES,
     Allocated,
     Argument,
     KernelSpec,
     OperatorSpec,
-    Output,
     Role,
 )
 from tensorplay.ops.schema import (
@@ -30,9 +26,11 @@ from tensorplay.ops.schema import (
 )
 from tensorplay.utils.cpp_jit.source import scan
 from tpkernel.cells.cell import FrontMatter
-from tpkernel.cells.formulas import cut_at_comma, is_function_path, read_formula
+from tpkernel.cells.dtypes import read_dtypes
+from tpkernel.cells.formulas import is_function_path, read_formula
 from tpkernel.cells.gradients import with_gradient
-from tpkernel.cells.sample_values import wrong_sample
+from tpkernel.cells.outputs import read_outputs
+from tpkernel.cells.sample_values import read_samples
 from tpkernel.cells.shapes import parse_shapes
 from tpkernel.cpp.functions import Function, Parameter
 from tpkernel.cpp.scalar_types import BESIDE_VIEWS, TYPES_TEXT, engine_type, what_to_write
@@ -43,9 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryReader"]
 
-_DEFAULT_DTYPES = ("float32", "float64")
-_MAX_INSTANCES = 64
-_MAX_TEMPLATES = 8
 _MAX_RESULTS = 16  # TP_MAX_RESULTS of tensorplay/guard.h
 _MAX_SYMBOLS = 32  # TP_MAX_SYMBOLS of tensorplay/guard.h
 # Names that the generated module gives to something else.
@@ -92,12 +87,12 @@ class EntryReader:
             name=str(self.subject),
             schema=str(schema),
             kernel=kernel,
-            outputs=self.outputs(kernel),
+            outputs=read_outputs(self, kernel),
             returned=returned,
             mutates=mutates,
             derivatives=(),
             backward=None,
-            samples=self.samples(schema),
+            samples=read_samples(self, schema),
             doc=str(self.entry.values.get("doc", "")).strip(),
             helper=self.helper,
             copies=copies,
@@ -240,7 +235,7 @@ class EntryReader:
         if len(results) > _MAX_RESULTS:
             message = f"at most {_MAX_RESULTS} outputs can be tp::Result, got {len(results)}"
             raise self.error(message, line=function.line)
-        arguments, instances = self.dtypes(tuple(arguments), tuple(results), function)
+        arguments, instances = read_dtypes(self, tuple(arguments), tuple(results), function)
         return (
             KernelSpec(
                 name=function.name,
@@ -406,107 +401,7 @@ class EntryReader:
             raise self.error(message, line=parameter.line, column=parameter.column)
         return replace(made, name=name, role="out", writes=True)
 
-    # -- dtypes, shapes, layout ---------------------------------------------------------------
-
-    def dtypes(
-        self, arguments: tuple[Argument, ...], results: tuple[Allocated, ...], function: Function
-    ) -> tuple[list[Argument], tuple[Mapping[str, str], ...]]:
-        """Put admitted dtypes into the arguments; return them and the instances to build."""
-        declared = self.declared_dtypes(function)
-        for template in function.templates:
-            if template.startswith("="):
-                message = (
-                    f"template parameter '{template[1:]}' is a value; only types can be dispatched"
-                )
-                raise self.error(message, line=function.line)
-        bound = {a.variable for a in arguments if a.role != "out" and a.variable}
-        for template in function.templates:
-            if function.has_views and template not in bound:
-                message = (
-                    f"template parameter '{template}' is in no input, so nothing says which "
-                    "instance is meant. Use it in a tp::In, or give the output a fixed type."
-                )
-                raise self.error(message, line=function.line, column=function.column)
-        sure = {a.variable for a in arguments if a.role != "out" and a.form in ("", "[]")}
-        outs = [(a.name, a.variable) for a in arguments if a.role == "out" and a.form != "?"]
-        outs += [(r.name, r.variable) for r in results]
-        for name, variable in outs:
-            if variable and variable not in sure:
-                message = (
-                    f"output '{name}' is {variable}, which only inputs have that may be "
-                    "None. Give it a fixed type, or that of an input which is always there."
-                )
-                raise self.error(message, line=function.line, column=function.column)
-        done: list[Argument] = []
-        for argument in arguments:
-            open_input = (
-                argument.kind == "tensor" and argument.role != "out" and not argument.dtypes
-            )
-            if argument.variable is not None:
-                done.append(replace(argument, dtypes=declared[argument.variable]))
-            elif open_input and "" in declared:
-                done.append(replace(argument, dtypes=declared[""], because="from dtypes"))
-            else:
-                done.append(argument)
-        if not function.has_views:
-            return done, ({},)
-        names = list(function.templates)
-        if len(names) > _MAX_TEMPLATES:
-            message = (
-                f"'{function.name}' has {len(names)} template parameters; at most "
-                f"{_MAX_TEMPLATES} can be dispatched"
-            )
-            raise self.error(message, line=function.line)
-        count = math.prod(len(declared[n]) for n in names)
-        if count > _MAX_INSTANCES:
-            message = (
-                f"{count} instances of '{function.name}' would be built; admit fewer dtypes "
-                f"(at most {_MAX_INSTANCES} combinations)"
-            )
-            raise self.error(message, "dtypes")
-        combos = product(*(declared[n] for n in names))
-        return done, tuple(dict(zip(names, c, strict=True)) for c in combos)
-
-    def declared_dtypes(self, function: Function) -> dict[str, tuple[str, ...]]:
-        """Read ``dtypes`` by template parameter; those of plain kernels stand under ``""``."""
-        value = self.entry.values.get("dtypes")
-        names = [t for t in function.templates if not t.startswith("=")]
-        if value is None:
-            return dict.fromkeys(names, _DEFAULT_DTYPES)
-        if isinstance(value, str):
-            value = [value]
-        if isinstance(value, Mapping):
-            for key in value:
-                if key not in names:
-                    message = (
-                        f"'{key}' under dtypes is no template parameter"
-                        f"{did_you_mean(str(key), names)}"
-                    )
-                    raise self.error(message, f"dtypes.{key}")
-            return {
-                n: self.dtype_list(value[n], f"dtypes.{n}") if n in value else _DEFAULT_DTYPES
-                for n in names
-            }
-        listed = self.dtype_list(value, "dtypes")
-        return {**dict.fromkeys(names, listed), **({} if names else {"": listed})}
-
-    def dtype_list(self, value: Any, key: str) -> tuple[str, ...]:
-        """Read a list of dtypes."""
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, Sequence) or not items:
-            message = f"{key} must be a list of dtypes such as [float32, float64], got {value!r}"
-            raise self.error(message, key)
-        return tuple(self.dtype_name(item, key) for item in items)
-
-    def dtype_name(self, value: Any, key: str) -> str:
-        """Check the name of a dtype."""
-        name = str(value).removeprefix("tp.").removeprefix("tensorplay.")
-        if name not in DTYPES:
-            message = (
-                f"unknown dtype '{value}'{did_you_mean(name, DTYPES)} Dtypes: {', '.join(DTYPES)}."
-            )
-            raise self.error(message, key)
-        return name
+    # -- shapes, layout ---------------------------------------------------------------
 
     def shapes(
         self, arguments: tuple[Argument, ...], results: tuple[Allocated, ...], *, returned: bool
@@ -544,77 +439,10 @@ class EntryReader:
             raise self.error(f"shape names more than {_MAX_SYMBOLS} different sizes", "shape")
         return rules
 
-    def outputs(self, kernel: KernelSpec) -> tuple[Output, ...]:
-        """Decide dtype and form of each output, in the schema's order."""
-        outs: list[Argument | Allocated] = [a for a in kernel.arguments if a.role == "out"]
-        for result in kernel.results:
-            outs.insert(result.position - sum(a.role != "out" for a in kernel.arguments), result)
-        names = [o.name for o in outs]
-        declared = self.entry.values.get("out_dtype")
-        by_name: dict[str, str] = {}
-        if declared is not None:
-            pairs = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
-            for name, value in pairs.items():
-                if name not in names:
-                    near = did_you_mean(str(name), names)
-                    message = f"'{name}' under out_dtype is no output{near}"
-                    raise self.error(message, f"out_dtype.{name}")
-                by_name[name] = self.dtype_name(value, "out_dtype")
-        inputs = [a for a in kernel.arguments if a.kind == "tensor" and a.role != "out"]
-        inputs.sort(
-            key=lambda a: ("", "[]", "?", "?[]").index(a.form)
-        )  # those that are there first
-        made = [self.one_output(out, by_name.get(out.name), inputs) for out in outs]
-        return tuple(
-            replace(out, differentiable=d)
-            for out, d in zip(made, self.differentiable(names), strict=True)
-        )
-
-    def differentiable(self, names: Sequence[str]) -> list[bool]:
-        """Read ``output_differentiability``."""
-        key = "output_differentiability"
-        value = self.entry.values.get(key)
-        if value is None:
-            return [True] * len(names)
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        if not all(isinstance(i, bool) for i in items) or len(items) != len(names):
-            message = (
-                f"{key} must be True or False for each output that the operator allocates "
-                f"({', '.join(names) or 'none'}), got {value!r}"
-            )
-            raise self.error(message, key)
-        return items
-
     def tensor_names(self) -> list[str]:
         """Return the names of the tensor arguments."""
         schema = parse_schema(str(self.entry.values["op"]))
         return [a.name for a in schema.arguments if a.type.is_tensor]
-
-    def one_output(
-        self, out: Argument | Allocated, fixed: str | None, inputs: Sequence[Argument]
-    ) -> Output:
-        """Decide dtype and form of one output."""
-        if isinstance(out, Allocated):
-            dtypes: tuple[str, ...] = (out.dtype,) if out.dtype else ()
-        else:
-            dtypes = out.dtypes
-        like = None
-        if fixed is None and out.variable is not None:
-            like = next(a.name for a in inputs if a.variable == out.variable)
-        elif fixed is None and len(dtypes) == 1:
-            fixed = dtypes[0]
-        elif fixed is None:
-            like = inputs[0].name if inputs else None
-            fixed = None if inputs else "float32"
-        if fixed is not None and dtypes and fixed not in dtypes:
-            message = (
-                f"output '{out.name}': expected {' or '.join(dtypes)}, as its C++ type says, got "
-                f"{fixed}"
-            )
-            raise self.error(message, "out_dtype")
-        if isinstance(out, Allocated):
-            return Output(out.name, fixed, like, allocated=True)
-        return Output(out.name, fixed, like, form=out.form)
 
     def layout(self, kernel: KernelSpec) -> bool:
         """Read ``devices`` and ``layout``; tell whether strided inputs are copied."""
@@ -664,40 +492,6 @@ class EntryReader:
             except ValueError as problem:
                 raise self.error(f"reference: {problem}", "reference") from None
         return text
-
-    def samples(self, schema: FunctionSchema) -> tuple[Mapping[str, Any], ...]:
-        """Read ``samples``."""
-        value = self.entry.values.get("samples")
-        if value is None:
-            return ()
-        items = [value] if isinstance(value, Mapping) else value
-        known = [a.name for a in schema.arguments]
-        if not isinstance(items, Sequence) or not all(isinstance(i, Mapping) for i in items):
-            message = "samples must be a list of mappings such as {x: 'randn(3, 4)', beta: 0.5}"
-            raise self.error(message, "samples")
-        for position, item in enumerate(items):
-            cut = cut_at_comma(item)
-            if cut is not None:
-                message = f"sample {position}, '{cut[0]}': {cut[1]}"
-                raise self.error(message, f"samples.{position}")
-            for name in item:
-                if name not in known:
-                    message = (
-                        f"sample {position} gives '{name}', which is no argument"
-                        f"{did_you_mean(str(name), known)}"
-                    )
-                    raise self.error(message, f"samples.{position}")
-            for name, value in item.items():
-                problem = wrong_sample(value, schema.arguments[schema.index_of(name)].type)
-                if problem:
-                    message = f"sample {position}, '{name}': {problem}"
-                    raise self.error(message, f"samples.{position}")
-            missing = [a.name for a in schema.arguments if a.name not in item and not a.has_default]
-            if missing:
-                raise self.error(
-                    f"sample {position} lacks argument '{missing[0]}'", f"samples.{position}"
-                )
-        return tuple(dict(item) for item in items)
 
 
 def _form(kind: SchemaType) -> str:

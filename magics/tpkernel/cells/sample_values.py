@@ -1,14 +1,18 @@
-"""What a declared sample may give to an argument of each type."""
+"""The samples that an entry declares, and what one may give to an argument of each type."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from tensorplay.ops.schema import SchemaType
-from tpkernel.cells.formulas import read_formula
+from tensorplay.ops.schema import FunctionSchema, SchemaType
+from tpkernel.cells.formulas import cut_at_comma, read_formula
+from tpkernel.errors import did_you_mean
 
-__all__ = ["wrong_sample"]
+if TYPE_CHECKING:
+    from tpkernel.cells.entries import EntryReader
+
+__all__ = ["read_samples"]
 
 #: The types of plain values by schema type; True is no number here, as in a call.
 _PLAIN: Final = {
@@ -21,7 +25,42 @@ _PLAIN: Final = {
 }
 
 
-def wrong_sample(value: Any, kind: SchemaType) -> str:
+def read_samples(reader: EntryReader, schema: FunctionSchema) -> tuple[Mapping[str, Any], ...]:
+    """Read ``samples``."""
+    value = reader.entry.values.get("samples")
+    if value is None:
+        return ()
+    items = [value] if isinstance(value, Mapping) else value
+    known = [a.name for a in schema.arguments]
+    if not isinstance(items, Sequence) or not all(isinstance(i, Mapping) for i in items):
+        message = "samples must be a list of mappings such as {x: 'randn(3, 4)', beta: 0.5}"
+        raise reader.error(message, "samples")
+    for position, item in enumerate(items):
+        cut = cut_at_comma(item)
+        if cut is not None:
+            message = f"sample {position}, '{cut[0]}': {cut[1]}"
+            raise reader.error(message, f"samples.{position}")
+        for name in item:
+            if name not in known:
+                message = (
+                    f"sample {position} gives '{name}', which is no argument"
+                    f"{did_you_mean(str(name), known)}"
+                )
+                raise reader.error(message, f"samples.{position}")
+        for name, value in item.items():
+            problem = _wrong_sample(value, schema.arguments[schema.index_of(name)].type)
+            if problem:
+                message = f"sample {position}, '{name}': {problem}"
+                raise reader.error(message, f"samples.{position}")
+        missing = [a.name for a in schema.arguments if a.name not in item and not a.has_default]
+        if missing:
+            raise reader.error(
+                f"sample {position} lacks argument '{missing[0]}'", f"samples.{position}"
+            )
+    return tuple(dict(item) for item in items)
+
+
+def _wrong_sample(value: Any, kind: SchemaType) -> str:
     """Say what is wrong with the value that a sample gives to an argument; empty for nothing."""
     if not kind.is_tensor:
         return _wrong_plain(value, kind)
