@@ -9,6 +9,14 @@ import tensorplay as tp
 from tensorplay.func.trees import flatten
 
 
+def compiled(function: Callable[..., Any], **kwargs: Any) -> Any:
+    return tp.compile(function, backend="interpreter", fullgraph=True, **kwargs)
+
+
+def one() -> tp.Tensor:
+    return tp.ones(1)
+
+
 def tensors_of(value: Any) -> list[Any]:
     return [x for x in flatten(value)[0] if isinstance(x, tp.Tensor)]
 
