@@ -166,7 +166,8 @@ class Recorder:
         if leaf._requires_grad and tensor._grad_fn is not None:
             # Not a leaf outside, so no leaf here: it may be written.
             stand_in = traced(array, tensor._dtype, counter=leaf._counter)
-            OPERATORS["clone"]._record([leaf], (stand_in,))  # type: ignore[attr-defined]
+            clone: Any = OPERATORS["clone"]
+            clone._record([leaf], (stand_in,))
         array.owner = found = Input(tensor, stand_in, leaf, node, name, stand_in._grad_fn)
         self.inputs.append(found)
         self._by_id[id(tensor)] = stand_in
@@ -622,7 +623,7 @@ class Recorder:
         flat = [x for v in (*args, *plain.values())
                 for x in (v if isinstance(v, (list, tuple)) else (v,))]  # fmt: skip
         if any(isinstance(x, Tensor) for x in flat):
-            args, plain = self._without_tensors(function, args, plain)
+            args, plain = self._without_tensors(args, plain)
         self.paused = True
         recorder, watching.recorder = watching.recorder, None
         try:
@@ -649,7 +650,7 @@ class Recorder:
             self.draws.append(source)
 
     def _without_tensors(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with numbers in place of tensors, which become conditions."""
 

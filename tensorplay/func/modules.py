@@ -228,7 +228,7 @@ def stack_module_state(
     if not models:
         message = "[stack_module_state] expected at least one model, got none."
         raise RuntimeError(message)
-    for what, of in _same(models):
+    for what, of in _SAME:
         if len({of(m) for m in models}) > 1:
             message = f"[stack_module_state] expected all models to have the same {what}."
             raise RuntimeError(message)
@@ -240,13 +240,13 @@ def stack_module_state(
     return stacked("named_parameters"), stacked("named_buffers")
 
 
-def _same(models: Sequence[Any]) -> list[tuple[str, Callable[[Any], Any]]]:
-    return [
-        ("class", type),
-        ("mode, training or evaluation", lambda m: getattr(m, "training", None)),
-        ("parameters", lambda m: tuple(_named(m, "named_parameters", "stack_module_state"))),
-        ("buffers", lambda m: tuple(_named(m, "named_buffers", "stack_module_state"))),
-    ]
+# What stacked models have in common.
+_SAME: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("class", type),
+    ("mode, training or evaluation", lambda m: getattr(m, "training", None)),
+    ("parameters", lambda m: tuple(_named(m, "named_parameters", "stack_module_state"))),
+    ("buffers", lambda m: tuple(_named(m, "named_buffers", "stack_module_state"))),
+)
 
 
 def _leaf(name: str, tensors: list[Tensor]) -> Tensor:

@@ -32,7 +32,7 @@ def make_special(operator: Operator, name: str) -> Any:
     if len(operator.schema.arguments) == 1:
         special = _unary(operator, public)
     elif name.startswith("__r") and name != "__rshift__":
-        special = _reflected(operator, name, public)
+        special = _reflected(operator, public)
     elif name.startswith("__i"):
         special = _inplace(operator, name, getattr(TensorMethods, f"{operator.name}_", public))
     else:
@@ -70,7 +70,7 @@ def _plain(operator: Operator, name: str, public: Any) -> Any:
     return quick_special(operator, special)
 
 
-def _reflected(operator: Operator, name: str, public: Any) -> Any:
+def _reflected(operator: Operator, public: Any) -> Any:
     rest = _rest(operator)
 
     def special(self: Tensor, other: Any) -> Any:

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from tensorplay.optim import fused
 __all__ = ["Array", "Optimizer", "Required", "at_least", "between"]
 
 Array = npt.NDArray[Any]
-OptimizerT = TypeVar("OptimizerT", bound="Optimizer")
 
 
 class Required:

@@ -141,7 +141,7 @@ def _check_entry(
             message = f"{where}: '{node.id}' is {what}; write {write}"
             raise _ShapeError(message)
         return [node]
-    if isinstance(node, ast.Call) and _is_over_list(node, where, inputs, ranks, forms):
+    if isinstance(node, ast.Call) and _is_over_list(node, where, ranks, forms):
         return []
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr == "ndim":
         _check_tensor(node.value.id, where, inputs, forms)
@@ -159,11 +159,7 @@ def _of_list(name: str) -> str:
 
 
 def _is_over_list(
-    node: ast.Call,
-    where: str,
-    inputs: Sequence[str],
-    ranks: Mapping[str, int | None],
-    forms: Mapping[str, str],
+    node: ast.Call, where: str, ranks: Mapping[str, int | None], forms: Mapping[str, str]
 ) -> bool:
     """Whether a call is ``len(xs)``, ``sum(t.shape[0] for t in xs)`` or such a ``max``."""
     if not isinstance(node.func, ast.Name) or len(node.args) != 1 or node.keywords:

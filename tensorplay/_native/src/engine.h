@@ -66,8 +66,6 @@ bool is_engine_ready();
 
 enum class Answer { kDone, kNo, kError };  // kNo: it is Python's turn, and nothing changed
 
-inline PyObject* none_to_null(PyObject* object) { return object == Py_None ? nullptr : object; }
-
 // Whether a tensor is no more than its elements, which NumPy has.
 inline bool is_plain(PyObject* object) {
   return tensor_layout.is(object) && is_array(tensor_layout.array.of(object)) &&

@@ -67,7 +67,7 @@ def array_calls(nodes: Sequence[Node]) -> dict[Node, ArrayCall]:
             if (turned := _turned_product(node, found)) is not None:
                 found[node] = turned
             elif _name(node) == "_place_class":
-                found[node] = _placing_one(node, found[node])
+                found[node] = _placing_one(found[node])
     return found
 
 
@@ -131,7 +131,7 @@ def _turned_product(node: Node, calls: dict[Node, ArrayCall]) -> ArrayCall | Non
     return replace(calls[product], function=function)
 
 
-def _placing_one(node: Node, call: ArrayCall) -> ArrayCall:
+def _placing_one(call: ArrayCall) -> ArrayCall:
     """Return the call without the repetition of one element for all targets."""
     source = call.args[0]
     while _name(source) in {"expand", "reshape"} and isinstance(source.args[0], Node):

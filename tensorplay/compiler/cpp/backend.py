@@ -186,7 +186,7 @@ class _Plan:
         found = partition(nodes, set(self.merged.values()))
         self.reasons = found.reasons
         self.group_of = {n: g for g in found.groups for n in g.nodes}
-        self.order = self._order(found.groups)
+        self.order = self._order()
         self.direct = self._direct_writes()
         self.steps: dict[int, _Step] = {}
         self.kernels: dict[str, Kernel] = {}  # by their source without a name
@@ -218,7 +218,7 @@ class _Plan:
 
     # --- order ------------------------------------------------------------------------------------
 
-    def _order(self, groups: list[Group]) -> list[Node | Group]:
+    def _order(self) -> list[Node | Group]:
         """Return nodes and groups so that each comes after what it reads, writes at the end."""
         done: set[Node] = set()
         order: list[Node | Group] = []
@@ -513,7 +513,7 @@ class _Plan:
         lines += [f"    {writer.name(n)} = {writer.call(n)}" for n in step.group.nodes]
         lines.append(f"    return ({', '.join(writer.name(n) for n in back)},)")
         scope = dict(writer.scope)
-        exec(compile("\n".join(lines), "<tensorplay operators>", "exec"), scope)  # noqa: S102
+        exec(compile("\n".join(lines), "<tensorplay operators>", "exec"), scope)  # noqa: S102 - of a graph
         return writer.constant(scope["eager"])
 
 

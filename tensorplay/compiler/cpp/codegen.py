@@ -109,7 +109,6 @@ class _Writer:
         self.reductions = [v for v in values if v.is_reduction]
         stored = [v.level for v, o in loop.outputs if not o.per_row]
         self.last = max([*stored, *(v.args[0].level for v in self.reductions)], default=0)
-        self.in_row = not all(o.per_row for _, o in loop.outputs) or not self.reductions
         self.kept = self._kept()
         self.lines: list[str] = []
         self.at = "i"  # the place in the row that is being written about

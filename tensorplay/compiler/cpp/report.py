@@ -62,11 +62,6 @@ class Report:
     writes: tuple[str, ...]
     code: str
 
-    @property
-    def fallbacks(self) -> tuple[Region, ...]:
-        """The regions that run in Python for want of C++."""
-        return tuple(region for region in self.regions if region.kind == "python")
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self)

@@ -17,7 +17,6 @@ from tensorplay.utils.cpp_jit.engine import engine
 from tensorplay.utils.cpp_jit.errors import BuildError, MissingToolError
 from tensorplay.utils.cpp_jit.store import default_cache
 
-_GPU_FACTS = "name,compute_cap,driver_version"
 _PROBE = "double check(double x) { return 2 * x; }"
 _OPENMP = """
 #include <omp.h>

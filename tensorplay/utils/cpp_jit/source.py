@@ -183,11 +183,6 @@ class Scan:
     functions: tuple[Function, ...]
 
     @property
-    def has_macros(self) -> bool:
-        """Return whether the source defines macros, which can make names that are not seen."""
-        return re.search(r"^[ \t]*#[ \t]*define\b", self.code, re.MULTILINE) is not None
-
-    @property
     def stateful(self) -> bool:
         """Return whether the source may hold variables that outlive a call; true if in doubt."""
         flat = _without_preprocessor(self.code)
