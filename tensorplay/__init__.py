@@ -243,7 +243,7 @@ __all__ = [
 __all__ += _operator_names  # noqa: PLE0605 - names of operators
 
 # What NumPy and the array API standard ask of tensors attaches itself to them.
-from tensorplay import _numpy_protocol as _numpy_protocol  # noqa: E402
+from tensorplay import _numpy_protocol as _numpy_protocol  # noqa: E402 - after the names
 
 __all__ += ["array_api", "nn", "optim"]  # noqa: F405 - imported when asked for
 

@@ -72,7 +72,10 @@ def converted(where: str, argument: str, array: Any, d: dtype_, *, exact: bool) 
         The numbers are complex and `d` is real.
     """
     if array.dtype == object:  # whole numbers beyond 64 bits
-        message = f"[{where}] argument '{argument}': expected numbers that fit {d!r}, got an integer beyond 64 bits."  # noqa: E501
+        message = (
+            f"[{where}] argument '{argument}': expected numbers that fit {d!r}, got an integer "
+            "beyond 64 bits."
+        )
         raise ValueError(message)
     if array.dtype.kind == "c" and not d.is_complex and d.category != _dtype.BOOL:
         message = f"[{where}] argument '{argument}': cannot convert complex numbers to {d!r}."

@@ -321,7 +321,7 @@ def can_cast(from_: dtype, to: dtype) -> bool:
 
 
 @dataclass(frozen=True)
-class finfo:  # noqa: N801
+class finfo:  # noqa: N801 - the field's spelling
     """Limits of a floating type; of a complex type, those of its components.
 
     Parameters
@@ -342,7 +342,7 @@ class finfo:  # noqa: N801
     def __getattr__(self, name: str) -> float:
         if name not in {"eps", "max", "min", "tiny", "smallest_normal", "resolution"}:
             raise AttributeError(name)
-        return float(getattr(ml_dtypes.finfo(self.dtype.numpy), name))  # type: ignore[no-untyped-call]
+        return float(getattr(ml_dtypes.finfo(self.dtype.numpy), name))  # type: ignore[no-untyped-call]  # it has no types
 
     @property
     def bits(self) -> int:
@@ -351,7 +351,7 @@ class finfo:  # noqa: N801
 
 
 @dataclass(frozen=True)
-class iinfo:  # noqa: N801
+class iinfo:  # noqa: N801 - the field's spelling
     """Limits of an integer type.
 
     Parameters

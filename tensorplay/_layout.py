@@ -119,7 +119,7 @@ class DeviceArray(MetaArray):
         self.place = place
 
     @property
-    def device(self) -> _device.device:  # type: ignore[override]
+    def device(self) -> _device.device:  # type: ignore[override]  # a property here
         """The GPU."""
         return self.place
 

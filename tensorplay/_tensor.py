@@ -261,7 +261,8 @@ class Tensor(TensorMethods):
                 )
             raise NotImplementedError(message)
         if watching.recorder is not None:
-            return watching.recorder.asked(self, operator)  # type: ignore[no-any-return]
+            asked: npt.NDArray[Any] = watching.recorder.asked(self, operator)
+            return asked
         array: npt.NDArray[Any] = self._array
         return array
 

@@ -24,7 +24,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from tensorplay._tensor import Tensor
 from tensorplay.ops.dispatch import (
@@ -188,7 +188,7 @@ def wrap_tensorplay_function(
             relevant = tuple(dispatcher(*args, **kwargs))
             return redirect(wrapper, lambda: function(*args, **kwargs), relevant, args, kwargs)
 
-        return wrapper  # type: ignore[return-value]
+        return cast("FunctionT", wrapper)
 
     return decorate
 
@@ -343,8 +343,12 @@ def get_testing_overrides() -> dict[Callable[..., Any], Callable[..., Any]]:
 def _dummy(function: Callable[..., Any]) -> Callable[..., Any]:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, property):
-        accessor = {"__get__": owner.fget, "__set__": owner.fset, "__delete__": owner.fdel}
-        signature = inspect.signature(accessor[function.__name__])  # type: ignore[arg-type]
+        accessor: dict[str, Any] = {
+            "__get__": owner.fget,
+            "__set__": owner.fset,
+            "__delete__": owner.fdel,
+        }
+        signature = inspect.signature(accessor[function.__name__])
     else:
         signature = inspect.signature(function)
 
@@ -353,7 +357,7 @@ def _dummy(function: Callable[..., Any]) -> Callable[..., Any]:
         return -1
 
     dummy.__name__ = getattr(function, "__name__", "dummy")
-    dummy.__signature__ = signature  # type: ignore[attr-defined]
+    vars(dummy)["__signature__"] = signature
     return dummy
 
 

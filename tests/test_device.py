@@ -16,7 +16,7 @@ def test_equality_and_text() -> None:
     assert str(tp.device("cuda", 2)) == "cuda:2"
     assert repr(tp.device("cuda:2")) == "device(type='cuda', index=2)"
     assert tp.device(tp.device("cuda:1")) == tp.device("cuda:1")
-    assert pickle.loads(pickle.dumps(tp.device("cuda:1"))) == tp.device("cuda:1")  # noqa: S301
+    assert pickle.loads(pickle.dumps(tp.device("cuda:1"))) == tp.device("cuda:1")
 
 
 @pytest.mark.parametrize("text", ["gpu", "", "cpu:", "cpu:-1", "cuda:01", "cpu:x", "CPU", "cpu\n"])

@@ -431,7 +431,7 @@ def test_copies_keep_the_class() -> None:
 
     s = Plain([1.0, 2.0])
     assert type(copy.deepcopy(s)) is Plain
-    assert type(pickle.loads(pickle.dumps(s))) is Plain  # noqa: S301 - of our own making
+    assert type(pickle.loads(pickle.dumps(s))) is Plain
     assert repr(s)
 
 

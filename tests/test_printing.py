@@ -58,7 +58,7 @@ def test_the_text_has_the_values(array: Any) -> None:
     tp.set_printoptions(precision=17)
     body = repr(tp.from_numpy(array)).removeprefix("tensor(").rpartition("]")[0] + "]"
     with np.errstate(all="ignore"):
-        shown = np.array(eval(body, {"nan": np.nan, "inf": np.inf, "nanj": 1j * np.nan,  # noqa: S307
+        shown = np.array(eval(body, {"nan": np.nan, "inf": np.inf, "nanj": 1j * np.nan,
                                      "infj": 1j * np.inf}))  # fmt: skip
     assert shown.shape == array.shape
     if np.isfinite(array).all():

@@ -66,7 +66,7 @@ def test_dtype_attributes() -> None:
     assert (tp.bfloat16.itemsize, tp.bfloat16.is_floating_point) == (2, True)
     assert tp.complex64.is_complex
     assert not tp.uint8.is_signed
-    assert pickle.loads(pickle.dumps(tp.bfloat16)) is tp.bfloat16  # noqa: S301
+    assert pickle.loads(pickle.dumps(tp.bfloat16)) is tp.bfloat16
     assert copy.deepcopy(tp.int8) is tp.int8
 
 
@@ -304,10 +304,10 @@ def test_deepcopy() -> None:
 @pytest.mark.parametrize("dtype", [tp.float32, tp.bool, tp.bfloat16, tp.complex64])
 def test_pickle(dtype: tp.dtype) -> None:
     x = tp.ones(2, 3, dtype=dtype)
-    twin = pickle.loads(pickle.dumps(x))  # noqa: S301
+    twin = pickle.loads(pickle.dumps(x))
     assert twin.dtype is dtype
     assert twin.tolist() == x.tolist()
-    meta = pickle.loads(pickle.dumps(x.to("meta")))  # noqa: S301
+    meta = pickle.loads(pickle.dumps(x.to("meta")))
     assert (meta.is_meta, meta.shape) == (True, (2, 3))
 
 

@@ -87,7 +87,7 @@ class set_detect_anomaly:  # noqa: N801 - the field's spelling
         _switch(*self._before)
 
 
-class detect_anomaly:  # noqa: N801
+class detect_anomaly:  # noqa: N801 - the field's spelling
     """Context manager: nodes made inside note where, and passes inside stop at nan.
 
     Parameters

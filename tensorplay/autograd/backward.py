@@ -410,8 +410,12 @@ def _tensor_backward(
     inputs: Any = None,
 ) -> None:
     """Add the gradients of this tensor to the ``grad`` of the leaves; see `autograd.backward`."""
-    plain = _plainly is not None and inputs is None and not create_graph
-    if plain and _plainly(self, gradient, retain_graph):  # type: ignore[misc]  # it is there
+    if (
+        _plainly is not None
+        and inputs is None
+        and not create_graph
+        and _plainly(self, gradient, retain_graph)
+    ):
         return
     grads = None if gradient is None else [gradient]
     _ask_nobody([self], grads, retain_graph, create_graph, inputs=inputs)

@@ -87,7 +87,7 @@ class _SampleArray(MetaArray):
         self.size = math.prod(shape)
 
     @property
-    def strides(self) -> tuple[int, ...]:  # type: ignore[override]
+    def strides(self) -> tuple[int, ...]:  # type: ignore[override]  # a property here
         """Distances of the elements, in bytes, if each sample lay alone."""
         return tuple(s * self.itemsize for s in contiguous_strides(self.shape))
 
@@ -115,7 +115,7 @@ class BatchedTensor(Tensor):
         return self._value.grad_fn
 
     @property
-    def _output_nr(self) -> int:  # type: ignore[override]
+    def _output_nr(self) -> int:  # type: ignore[override]  # a property here
         return self._value._output_nr
 
     @property
@@ -137,7 +137,7 @@ class BatchedTensor(Tensor):
         forward_ad.attach_tangent(self._value, physical(tangent, self._levels))
 
     @property
-    def _inference(self) -> bool:  # type: ignore[override]
+    def _inference(self) -> bool:  # type: ignore[override]  # a property here
         return self._value._inference
 
     @property

@@ -480,11 +480,11 @@ class _OnceDifferentiable(Function):
     """Passes a gradient on, and says at the second derivative that there is none."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, *involved: Any) -> Any:  # noqa: ARG004
+    def forward(ctx: Any, value: Tensor, *involved: Any) -> Any:
         return value.detach()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:  # noqa: ARG004 - the engine gives them
+    def backward(ctx: Any, *grads: Any) -> Any:
         message = (
             "trying to differentiate twice a function that was marked with @once_differentiable: "
             "its backward does not require grad. Write the backward in tensor operations."

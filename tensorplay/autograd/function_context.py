@@ -327,12 +327,12 @@ class FunctionNode(Node):
     def ctx(self) -> FunctionContext:
         """The context of the call; one that nobody has filled is made when it is asked for."""
         held = self._ctx
-        if held.__class__ is tuple:
+        if isinstance(held, tuple):
             made = self._ctx = FunctionContext(held)
             made._saved = []
             made._node = weakref.ref(self)
             return made
-        return held  # type: ignore[return-value]
+        return held
 
     def name(self) -> str:
         """Return the name shown to people."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tensorplay import _native
 from tensorplay._detours import Detour, detours, enter, leave
@@ -144,14 +144,14 @@ class _GradMode(_Base):  # type: ignore[misc]  # which one it is is known at run
                     except BaseException as error:  # noqa: BLE001 - handed to the inner generator
                         resume = functools.partial(inner.throw, error)
 
-            return generator  # type: ignore[return-value]  # same signature as `function`
+            return cast("F", generator)
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             with self._again():
                 return function(*args, **kwargs)
 
-        return wrapper  # type: ignore[return-value]  # same signature as `function`
+        return cast("F", wrapper)
 
 
 class no_grad(_GradMode):  # noqa: N801 - the field's spelling
@@ -168,13 +168,13 @@ class no_grad(_GradMode):  # noqa: N801 - the field's spelling
     """
 
 
-class enable_grad(_GradMode):  # noqa: N801
+class enable_grad(_GradMode):  # noqa: N801 - the field's spelling
     """Operations are recorded inside, even within `no_grad`."""
 
     _mode = True
 
 
-class set_grad_enabled(_GradMode):  # noqa: N801
+class set_grad_enabled(_GradMode):  # noqa: N801 - the field's spelling
     """Set the flag at once; as a context manager, until the end of the block.
 
     Parameters
@@ -183,7 +183,7 @@ class set_grad_enabled(_GradMode):  # noqa: N801
         Whether operations are recorded from now on.
     """
 
-    def __new__(cls, mode: bool) -> Any:  # noqa: ARG004, D102 - see the class
+    def __new__(cls, mode: bool) -> Any:  # noqa: D102 - see the class
         return super().__new__(cls)
 
     def __init__(self, mode: bool) -> None:

@@ -90,8 +90,9 @@ class CompiledNode(Node):
         for g in given:
             array = g._array
             if array.__class__ is np.ndarray and not array.flags.c_contiguous:
-                g = wrap(np.ascontiguousarray(array), g._dtype)  # noqa: PLW2901
-            arguments.append(g)
+                arguments.append(wrap(np.ascontiguousarray(array), g._dtype))
+            else:
+                arguments.append(g)
         if missing:
             first = len(program.saved)
             call, given_inputs = program.backward_without(

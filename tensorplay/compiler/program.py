@@ -119,9 +119,16 @@ class Program:
                 f"{type(call).__name__}. Write `return gm.forward` at its end."
             )
             raise TypeError(message)
+        function: Callable[..., Any] = call
         if self._backend in map(lookup_backend, BUILT_IN):
-            return call  # type: ignore[no-any-return]
-        return _counted(call, count, name)
+            return function
+        return _counted(function, count, name)
+
+    def _gradients(self) -> GraphModule:
+        if self.backward is None:
+            message = "[compile] no result of this program has a gradient."
+            raise RuntimeError(message)
+        return self.backward
 
     def backward_without(
         self, examples: Sequence[Tensor], missing: tuple[int, ...]
@@ -146,8 +153,7 @@ class Program:
         with self._lock:
             found = self._partial.get(missing) or self._partial.get((missing, shapes))
             if found is None:
-                assert self.backward is not None  # noqa: S101 - there are gradients
-                graph, there, sized = without(self.backward.graph, missing)
+                graph, there, sized = without(self._gradients().graph, missing)
                 module = GraphModule(dict(self._constants), graph, "Backward")
                 call = self._made(module, examples)
                 kept = iter(there)
@@ -160,8 +166,7 @@ class Program:
         if self._backward_call is None:
             with self._lock:
                 if self._backward_call is None:
-                    assert self.backward is not None  # noqa: S101 - there are gradients
-                    self._backward_call = self._made(self.backward, examples)
+                    self._backward_call = self._made(self._gradients(), examples)
         return self._backward_call
 
 
@@ -184,7 +189,7 @@ def _counted(call: Callable[..., Any], count: int, name: Any) -> Callable[..., A
 
     report = getattr(call, "report", None)
     if report is not None:
-        counted.report = report  # type: ignore[attr-defined]
+        vars(counted)["report"] = report
     return counted
 
 

@@ -147,7 +147,7 @@ class Attribute(Proxy):
         self.tracer = root.tracer
 
     @property
-    def node(self) -> Node:  # type: ignore[override]
+    def node(self) -> Node:  # type: ignore[override]  # a property here
         """The node that reads the attribute, made when it is needed."""
         found: Node | None = self.__dict__.get("_node")
         if found is None:

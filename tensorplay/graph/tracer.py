@@ -266,7 +266,7 @@ class _patched:  # noqa: N801 - a context
         setattr(Module, "__call__", call)  # noqa: B010 - special methods are the class's
 
     def __exit__(self, *_: object) -> None:
-        setattr(self._module, "__call__", self._original)  # noqa: B010
+        setattr(self._module, "__call__", self._original)  # noqa: B010 - as above
 
 
 def _on_meta(tensor: Tensor) -> Tensor:

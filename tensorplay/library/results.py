@@ -40,10 +40,10 @@ class _NamedResults:
 
     __slots__ = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self: Any) -> tuple[Any, ...]:
         # The class is made for the operator, so that pickle cannot find it by its name.
-        kind: Any = type(self)
-        return _rebuilt, (kind.__name__, kind._fields, tuple(self))  # type: ignore[arg-type]
+        kind = type(self)
+        return _rebuilt, (kind.__name__, kind._fields, tuple(self))
 
 
 def _rebuilt(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
@@ -52,6 +52,7 @@ def _rebuilt(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any
 
 @functools.cache
 def _tuple_class(name: str, fields: tuple[str, ...]) -> Any:
+    # The schema says which fields.
     base = collections.namedtuple(name, fields)  # type: ignore[misc]  # noqa: PYI024
     return type(name, (_NamedResults, base), {"__slots__": (), "__module__": __name__})
 
@@ -256,6 +257,7 @@ def overlap(a: Tensor, b: Tensor) -> bool:
     if not np.may_share_memory(a._array, b._array):
         return False
     try:
+        # NumPy's stubs know -1 and 0 only.
         return bool(np.shares_memory(a._array, b._array, max_work=10_000))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True  # the bounds overlap and the answer is dear: the cautious one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -200,9 +201,11 @@ def converter(where: str, argument: Argument) -> Callable[[Any], Any]:
     """
     kind = argument.type
     if kind.base == "ScalarType":
-        one: Callable[[Any], Any] = lambda v: _dtype.as_dtype(v, where, argument.name)  # noqa: E731
+        one: Callable[[Any], Any] = functools.partial(
+            _dtype.as_dtype, operator=where, argument=argument.name
+        )
     elif kind.base == "Device":
-        one = lambda v: _device.as_device(v, where)  # noqa: E731
+        one = functools.partial(_device.as_device, operator=where)
     else:
         one = _ONE[kind.base]
 

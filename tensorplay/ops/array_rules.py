@@ -102,7 +102,6 @@ class _Number:
     """Stands for a number among the operands."""
 
     __array_ufunc__ = None
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, trace: _Trace, name: str) -> None:
         self.trace = trace

@@ -14,7 +14,7 @@ import functools
 import inspect
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tensorplay._detours import Detour, detours, enter, leave, watching
 from tensorplay._device import device
@@ -294,8 +294,8 @@ def overridable_method(function: FunctionT) -> FunctionT:
         relevant = (*args, *kwargs.values())
         return redirect(wrapper, lambda: function(*args, **kwargs), relevant, args, kwargs, problem)
 
-    wrapper.overridable = True  # type: ignore[attr-defined]
-    return wrapper  # type: ignore[return-value]
+    vars(wrapper)["overridable"] = True
+    return cast("FunctionT", wrapper)
 
 
 def _asking(function: FunctionT, run: Callable[..., Any]) -> FunctionT:
@@ -314,8 +314,8 @@ def _asking(function: FunctionT, run: Callable[..., Any]) -> FunctionT:
                 return redirect(wrapper, lambda: run(*args, **kwargs), relevant, args, kwargs)
         return function(*args, **kwargs)
 
-    wrapper.overridable = True  # type: ignore[attr-defined]
-    return wrapper  # type: ignore[return-value]
+    vars(wrapper)["overridable"] = True
+    return cast("FunctionT", wrapper)
 
 
 # --- classes of tensors ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ __all__ = ["late_function"]
 
 def _first_call(*args: Any, **kwargs: Any) -> Any:
     # Runs with the namespace of the late function, which `late_function` fills.
-    return complete()(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821
+    return complete()(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821 - see above
 
 
 def late_function(
@@ -92,7 +92,7 @@ class _LateSignature(inspect.Signature):
     def _whole(self) -> inspect.Signature:
         return inspect.Signature(tuple(self.parameters.values()))
 
-    def replace(self, **changes: Any) -> inspect.Signature:  # type: ignore[override]
+    def replace(self, **changes: Any) -> inspect.Signature:  # type: ignore[override]  # whatever can change
         """Return a signature with these changes."""
         return self._whole().replace(**changes)
 

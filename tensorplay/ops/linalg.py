@@ -389,12 +389,12 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Any:
                 f"[tensordot] argument 'dims': expected a number from 0 to the smaller number of "
                 f"dimensions ({min(a.ndim, b.ndim)}), got {dims}."
             )
-        pairs = (range(a.ndim - dims, a.ndim), range(dims))
+        pairs: tuple[Sequence[int], ...] = (range(a.ndim - dims, a.ndim), range(dims))
     else:
         pair = isinstance(dims, (list, tuple)) and len(dims) == 2
         if not pair or not all(isinstance(d, (int, list, tuple)) for d in dims):
             reject("tensordot", "dims", "int, or two sequences of int", dims)
-        pairs = tuple([d] if isinstance(d, int) else list(d) for d in dims)  # type: ignore[assignment]
+        pairs = tuple([d] if isinstance(d, int) else list(d) for d in dims)
     taken_a = wrap_dims("tensordot", pairs[0], a.ndim)
     taken_b = wrap_dims("tensordot", pairs[1], b.ndim)
     if len(taken_a) != len(taken_b):
@@ -582,8 +582,8 @@ def einsum(equation: str, *operands: Any) -> Any:
         raise RuntimeError("[einsum] must provide at least one operand.")
     terms, output = _named(equation, operands)
     tensors = list(operands)
-    for number, term in enumerate(terms):
-        x = tensors[number]
+    for number in range(len(terms)):
+        x, term = tensors[number], terms[number]
         # A letter twice in one term is a diagonal.
         while repeated := [c for c in term if term.count(c) > 1]:
             first = term.index(repeated[0])
@@ -594,13 +594,14 @@ def einsum(equation: str, *operands: Any) -> Any:
                     f"sizes don't match, {x.shape[second]} != {x.shape[first]}."
                 )
             x = diagonal.apply((x, 0, first, second))
-            term = term[:first] + term[first + 1 : second] + term[second + 1 :] + repeated[0]  # noqa: PLW2901
+            rest = term[:first] + term[first + 1 : second] + term[second + 1 :]
+            term = rest + repeated[0]
         # A letter nowhere else is summed at once.
         elsewhere = output + "".join(t for n, t in enumerate(terms) if n != number)
         alone = [d for d, c in enumerate(term) if c not in elsewhere]
         if alone:
             x = x.sum(alone)
-            term = "".join(c for c in term if c in elsewhere)  # noqa: PLW2901
+            term = "".join(c for c in term if c in elsewhere)
         tensors[number], terms[number] = x, term
     return _einsum_node.apply((tensors, f"{','.join(terms)}->{output}"))
 

@@ -274,13 +274,14 @@ def normal(
         if size is None:
             reject("normal", "size", "int[]", None, "Both mean and std are numbers.")
         noise = randn(size, generator=generator, dtype=dtype, device=device)
-        result: Any = noise * std + mean
-        return result.requires_grad_() if requires_grad else result  # type: ignore[no-any-return]
+        result: Tensor = noise * std + mean
+        return result.requires_grad_() if requires_grad else result
     if size is not None:
         raise TypeError("[normal] argument 'size': expected None beside a tensor, got a size.")
     shape = broadcast_shapes("normal", *(tuple(x.shape) for x in tensors))
     like = empty(shape, dtype=tensors[0].dtype, device=tensors[0].device)
-    return standard_normal.apply((like, generator)) * std + mean  # type: ignore[no-any-return]
+    drawn: Tensor = standard_normal.apply((like, generator)) * std + mean
+    return drawn
 
 
 # --- in place -------------------------------------------------------------------------------------

@@ -342,7 +342,7 @@ class _Parser:
         if self.token not in BASES:
             self.fail(f"unknown type specifier {self.token!r}, expected one of {', '.join(BASES)}")
         base = self.advance()
-        alias = self.alias() if self.token == "(" else None  # noqa: S105
+        alias = self.alias() if self.token == "(" else None  # noqa: S105 - a mark, no password
         inner = self.take("?")
         if not self.take("["):
             return SchemaType(base, optional=inner), alias

@@ -96,10 +96,9 @@ def _by_vjp(
         gradients = node.apply(list(cotangents), [t is not None for t in tangents])
     roots = []
     for gradient, t in zip(gradients, tangents, strict=True):
-        edge = None if gradient is None else edge_of(gradient)
-        if edge is not None and t is not None:
-            seed = t if t.shape == gradient.shape else t.expand(gradient.shape)  # type: ignore[union-attr]
-            roots.append((edge, seed))
+        if gradient is None or t is None or (edge := edge_of(gradient)) is None:
+            continue
+        roots.append((edge, t if t.shape == gradient.shape else t.expand(gradient.shape)))
     edges = [e for c in cotangents if c is not None and (e := edge_of(c)) is not None]
     found = iter(
         run_backward(

@@ -1,5 +1,4 @@
 """Anomaly mode: stops at nan, and shows where the forward step was called."""
-# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
 
 from __future__ import annotations
 
@@ -103,7 +102,7 @@ def test_the_cell_and_line_of_a_notebook_are_named(monkeypatch):
 
     def run(source, number):
         name = compiler.cache(source, number)
-        exec(compiler(source, name, "exec"), namespace)  # noqa: S102 - as a notebook does
+        exec(compiler(source, name, "exec"), namespace)
 
     run("def root(x):\n    y = x * 1\n    return y.sqrt() * 0\n", 3)
     run("x = tp.zeros(1, requires_grad=True)\nz = root(x).sum()\n", 7)

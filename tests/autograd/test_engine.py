@@ -1,5 +1,4 @@
 """The reverse pass: what it computes, what it keeps, and every error that it names."""
-# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """The whole contract of `Function` and its context."""
-# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
 
 from __future__ import annotations
 

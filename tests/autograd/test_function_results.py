@@ -1,5 +1,4 @@
 """What `backward` and `jvp` of a `Function` may return, and what they must not."""
-# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
 
 from __future__ import annotations
 

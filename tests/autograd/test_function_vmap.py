@@ -1,4 +1,3 @@
-# ruff: noqa: ARG004 - formulas and rules have the signature that the caller uses
 """`Function` inside of vmap: a rule of its own, a generated one, or an error that says so."""
 
 from __future__ import annotations

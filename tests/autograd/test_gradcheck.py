@@ -1,5 +1,4 @@
 """Checks of gradients: right ones pass, and every kind of failure has its verdict and its words."""
-# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
 
 from __future__ import annotations
 

@@ -1,4 +1,3 @@
-# ruff: noqa: ARG004 - formulas and rules have the signature that the caller uses
 """Checks that run many gradients or points at once, and those that must not."""
 
 from __future__ import annotations

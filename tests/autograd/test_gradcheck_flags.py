@@ -1,5 +1,4 @@
 """Every flag of the checks: what it adds, and what each failure is called."""
-# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Points where there is no derivative: corners, jumps, vertical slopes, edges of the domain."""
-# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
 
 from __future__ import annotations
 

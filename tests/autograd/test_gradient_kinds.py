@@ -1,5 +1,4 @@
 """Gradients from people's code: of another device, or complex where the tensor is real."""
-# ruff: noqa: ARG004 - forward and backward have the signature that the contract gives them
 
 from __future__ import annotations
 

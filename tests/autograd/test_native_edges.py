@@ -286,7 +286,7 @@ def test_a_child_of_fork_can_run_a_pass_while_another_thread_of_the_parent_did()
 
 
 def pickled(thing: Any) -> Any:
-    return pickle.loads(pickle.dumps(thing))  # noqa: S301 - its own
+    return pickle.loads(pickle.dumps(thing))
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])

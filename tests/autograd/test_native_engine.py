@@ -324,11 +324,11 @@ def test_numpy_warns_again_after_a_pass_and_inside_of_formulas() -> None:
 
     class Look(tp.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:  # noqa: ARG004
+        def forward(ctx: Any, x: Any) -> Any:
             return x * 1
 
         @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:  # noqa: ARG004
+        def backward(ctx: Any, g: Any) -> Any:
             seen.append(np.geterr())
             return g
 
@@ -344,12 +344,12 @@ def test_recording_is_off_in_formulas_and_as_it_was_afterwards() -> None:
 
     class Look(tp.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:  # noqa: ARG004
+        def forward(ctx: Any, x: Any) -> Any:
             seen.append(tp.is_grad_enabled())
             return x * 1
 
         @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:  # noqa: ARG004
+        def backward(ctx: Any, g: Any) -> Any:
             seen.append(tp.is_grad_enabled())
             raise KeyError("stop")
 
@@ -433,11 +433,11 @@ def test_hooks_that_a_formula_adds_run_in_the_same_pass() -> None:
 
         class Adds(tp.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, t: Any) -> Any:  # noqa: ARG004
+            def forward(ctx: Any, t: Any) -> Any:
                 return t * 1
 
             @staticmethod
-            def backward(ctx: Any, g: Any) -> Any:  # noqa: ARG004
+            def backward(ctx: Any, g: Any) -> Any:
                 node = graph.get_gradient_edge(x).node
                 kept.append(node)
                 node.register_prehook(lambda gs: log.append(("pre", bits(gs[0]))))
@@ -552,11 +552,11 @@ def test_a_pass_hears_of_signals() -> None:
 
     class Interrupt(tp.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:  # noqa: ARG004
+        def forward(ctx: Any, x: Any) -> Any:
             return x * 1
 
         @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:  # noqa: ARG004
+        def backward(ctx: Any, g: Any) -> Any:
             _thread.interrupt_main()
             return g
 

@@ -73,7 +73,7 @@ class Keeps(tp.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:  # noqa: ARG004
+    def backward(ctx: Any, *grads: Any) -> Any:
         return grads[-1], None, grads[-1]
 
 
@@ -109,7 +109,7 @@ def test_calls_that_are_not_recorded_and_those_with_views_and_defaults() -> None
             return x * factor
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             ctx.factor = inputs[1]
 
         @staticmethod
@@ -136,7 +136,7 @@ def test_errors_of_functions_are_the_same() -> None:
     def make(result: Any) -> Any:
         class Wrong(tp.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, x: Any, y: Any) -> Any:  # noqa: ARG004
+            def forward(ctx: Any, x: Any, y: Any) -> Any:
                 return x * y
 
             @staticmethod

@@ -242,7 +242,7 @@ class Numba(Alternative):
         import numba
 
         scope: dict[str, Any] = {"np": np}
-        exec(PYTHON.format(shift=shift), scope)  # noqa: S102 - the text above
+        exec(PYTHON.format(shift=shift), scope)
         kernel: Kernel = numba.njit(boundscheck=boundscheck)(scope["twice"])
         return kernel
 
@@ -251,7 +251,7 @@ class Numba(Alternative):
         from numba.pycc import CC
 
         scope: dict[str, Any] = {"np": np}
-        exec(PYTHON.format(shift=0), scope)  # noqa: S102 - the text above
+        exec(PYTHON.format(shift=0), scope)
         compiler = CC("carried")
         compiler.output_dir = str(folder)
         compiler.export("twice", numba.float32[:](numba.float32[:]))(scope["twice"])

@@ -245,10 +245,10 @@ def tripled(x):
 
 def test_compiled_functions_and_modules_are_copied_and_pickled() -> None:
     assert copy.deepcopy(doubled) is doubled
-    assert pickle.loads(pickle.dumps(doubled)) is doubled  # noqa: S301 - ours
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
     f = tp.compile(tripled, name="three", recompile_limit=3)
     f(tp.ones(2))
-    for twin in (copy.copy(f), copy.deepcopy(f), pickle.loads(pickle.dumps(f))):  # noqa: S301
+    for twin in (copy.copy(f), copy.deepcopy(f), pickle.loads(pickle.dumps(f))):
         assert twin is not f
         assert twin(tp.ones(2)).tolist() == [3.0, 3.0]
         assert repr(twin) == "<compiled three>"
@@ -256,7 +256,7 @@ def test_compiled_functions_and_modules_are_copied_and_pickled() -> None:
     model = tp.compile(nn.Linear(2, 1))
     x = tp.ones(1, 2)
     expected = model(x).item()
-    twins = copy.deepcopy(model), pickle.loads(pickle.dumps(model))  # noqa: S301
+    twins = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
     with tp.no_grad():
         model.weight.zero_()
         model.bias.zero_()

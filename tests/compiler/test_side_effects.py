@@ -139,7 +139,7 @@ def test_what_changes_gradients_or_parameters_runs_eagerly_and_its_line_is_named
 def test_lines_of_notebook_cells_are_named_by_their_number(monkeypatch) -> None:
     file = "work/ipykernel_12/345.py"
     scope = {"tp": tp}
-    exec(compile("def f(x):\n    y = x * 2\n    print(y)\n    return y\n", file, "exec"), scope)  # noqa: S102 - code of a cell
+    exec(compile("def f(x):\n    y = x * 2\n    print(y)\n    return y\n", file, "exec"), scope)
     shell = types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map={file: 7}))
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     f = tp.compile(scope["f"])

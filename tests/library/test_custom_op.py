@@ -37,7 +37,7 @@ def test_attributes(name: str) -> None:
     assert tp.library.has_op(name)
     assert getattr(getattr(tp.ops, scale.namespace), scale.opname) is scale
     assert copy.deepcopy(scale) is scale
-    assert pickle.loads(pickle.dumps(scale)) is scale  # noqa: S301
+    assert pickle.loads(pickle.dumps(scale)) is scale
 
 
 def test_a_function_may_be_given_at_once_and_need_no_annotations(name: str) -> None:
@@ -149,7 +149,7 @@ def test_the_same_definer_replaces(name: str) -> None:
 def run_cell(name: str, text: str) -> Any:
     """Run the text of a notebook cell and return the operator that it defines."""
     scope = {"__name__": "__main__", "tp": tp, "custom_op": custom_op, "NAME": name}
-    exec(compile(text, "<cell>", "exec"), scope)  # noqa: S102 - as a notebook does
+    exec(compile(text, "<cell>", "exec"), scope)
     return scope["op"]
 
 

@@ -200,8 +200,8 @@ def test_a_module_that_is_loaded_again_starts_its_namespace_anew(ns: str) -> Non
     text = f"lib = library.Library('{ns}', 'DEF')\nlib.define('f(Tensor x) -> Tensor')\n"
     for body in ("x + 1", "x + 2"):
         scope = {"__name__": "tests_reloaded", "library": library}
-        exec(compile(text, "reloaded.py", "exec"), scope)  # noqa: S102 - as a reload does
-        exec(f"lib.impl('f', lambda x: {body})", scope)  # noqa: S102
+        exec(compile(text, "reloaded.py", "exec"), scope)
+        exec(f"lib.impl('f', lambda x: {body})", scope)
     assert getattr(tp.ops, ns).f(tp.zeros(1)).tolist() == [2]
     library.remove(f"{ns}::f")
 
@@ -548,7 +548,7 @@ def test_wrong_vmap_rules(name: str, rule: Any, text: str) -> None:
 def run_cell(name: str, text: str, scope: dict[str, Any] | None = None) -> None:
     scope = scope or {"__name__": "__main__", "tp": tp, "NAME": name, "library": library}
     file = "run/ipykernel_1/123.py"
-    exec(compile(text, file, "exec"), scope)  # noqa: S102 - as a notebook does
+    exec(compile(text, file, "exec"), scope)
 
 
 class Notebook:

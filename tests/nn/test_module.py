@@ -49,7 +49,7 @@ def test_a_parameter_is_a_marked_tensor() -> None:
 def test_a_mark_survives_copies_and_pickles() -> None:
     p = nn.Parameter(tp.tensor([1.0]))
     b = nn.Buffer(tp.tensor([1.0]), persistent=False)
-    for twin in (copy.deepcopy(p), pickle.loads(pickle.dumps(p))):  # noqa: S301
+    for twin in (copy.deepcopy(p), pickle.loads(pickle.dumps(p))):
         assert isinstance(twin, nn.Parameter)
         assert twin.requires_grad
         assert twin.data_ptr() != p.data_ptr()
@@ -404,7 +404,7 @@ def test_hooks_of_the_state_dictionary() -> None:
 def test_a_module_can_be_copied_and_pickled() -> None:
     net = Net()
     x = tp.randn(2, 3)
-    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):  # noqa: S301
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert tp.equal(twin(x), net(x))
         assert twin.scale is not net.scale
         assert [n for n, _ in twin.named_parameters()] == [n for n, _ in net.named_parameters()]

@@ -110,7 +110,7 @@ class Counting(nn.Linear):
 
 def test_hooks_that_are_methods_belong_to_the_copy() -> None:
     net = Counting()
-    twins = [copy.deepcopy(net), pickle.loads(pickle.dumps(net))]  # noqa: S301
+    twins = [copy.deepcopy(net), pickle.loads(pickle.dumps(net))]
     for twin in twins:
         twin(tp.ones(1, 1))
         assert (net.calls, twin.calls) == (0, 1)
@@ -130,7 +130,7 @@ def test_hooks_of_a_loaded_module_are_not_replaced(monkeypatch: pytest.MonkeyPat
 
 def test_modules_without_elements_are_pickled_and_filled() -> None:
     net = nn.Sequential(nn.Linear(2, 3, device="meta"), nn.BatchNorm1d(3, device="meta"))
-    again = pickle.loads(pickle.dumps(net))  # noqa: S301
+    again = pickle.loads(pickle.dumps(net))
     assert all(isinstance(p, nn.Parameter) and p.requires_grad for p in again.parameters())
     weight = again[0].weight
     assert again.to_empty(device="cpu") is again

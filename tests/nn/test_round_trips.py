@@ -101,7 +101,7 @@ def through_file(state: Any) -> Any:
 
 COPIES: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
-    "pickle": lambda x: pickle.loads(pickle.dumps(x)),  # noqa: S301
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
 }
 
 

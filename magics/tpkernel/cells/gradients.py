@@ -176,18 +176,11 @@ def _declared_kernels(reader: EntryReader) -> set[str]:
 
 def _backward(reader: EntryReader, spec: OperatorSpec) -> OperatorSpec | None:
     """Read the cell's ``NAME_backward``, if it has one, as a helper operator."""
-    name = next(
-        (
-            n
-            for n in (f"{spec.opname}_backward", f"{spec.kernel.name}_backward")
-            if reader.cell.function(n)
-        ),
-        None,
-    )
-    if name is None:
+    named = reader.cell.function
+    function = named(f"{spec.opname}_backward") or named(f"{spec.kernel.name}_backward")
+    if function is None:
         return None
-    function = reader.cell.function(name)
-    assert function is not None  # noqa: S101  (just found)
+    name = function.name
     allowed = [*spec.grad_names, *(a.name for a in spec.inputs), *spec.result_names]
     grads = [f"grad_{t}" for t in spec.tensor_inputs]
     reads: dict[str, Any] = {}

@@ -29,6 +29,7 @@ from tpkernel.cpp.scalar_types import (
     engine_type,
     what_to_write,
 )
+from tpkernel.cpp.views import View
 from tpkernel.errors import did_you_mean
 
 __all__ = ["Options", "read_cell"]
@@ -306,7 +307,7 @@ class CellReader:
 
     def argument(self, parameter: Parameter, function: Function) -> Argument:
         if parameter.view is not None:
-            return self.view_argument(parameter, function)
+            return self.view_argument(parameter, parameter.view, function)
         if parameter.is_tensor:
             return self.tensor_argument(parameter)
         kind, low, high = self.scalar(parameter.type, function)
@@ -334,9 +335,8 @@ class CellReader:
             return "int", low, high
         return "other", 0, 0
 
-    def view_argument(self, parameter: Parameter, function: Function) -> Argument:
-        view, use = parameter.view, parameter.use
-        assert view is not None  # noqa: S101  (the caller asked)
+    def view_argument(self, parameter: Parameter, view: View, function: Function) -> Argument:
+        use = parameter.use
         if view.problem:
             message = f"argument '{parameter.name}': got {parameter.type}; {view.problem}"
             raise self.cell.error(
@@ -487,8 +487,7 @@ class CellReader:
     def helper(self, name: str, namespace: str, shapes: ShapeRules | None = None) -> OperatorSpec:
         """Return the operator for a function that a formula or a gradient calls."""
         if name not in self.helpers:
-            function = self.cell.function(name)
-            assert function is not None  # noqa: S101  (names come from the cell)
+            function = next(f for f in self.cell.functions if f.name == name)
             self.helpers[name] = self.derived(function, namespace, helper=True, shapes=shapes)
         return self.helpers[name]
 

@@ -176,7 +176,7 @@ class _Check:
 
         # The names that the report gives to inputs are those of the function's parameters.
         kind = inspect.Parameter.POSITIONAL_ONLY
-        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        vars(call)["__signature__"] = inspect.Signature(
             [inspect.Parameter(re.sub(r"\[(\d+)\]", r"_\1", n), kind) for n in names]
         )
         return call

@@ -230,6 +230,7 @@ class Sweep:
         ModuleNotFoundError
             pandas is not installed.
         """
+        # Some versions of it come with annotations.
         import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 
         return pd.DataFrame(self.to_dicts())
@@ -597,7 +598,7 @@ def _bar(total: int) -> Progress:
     from IPython.display import display
 
     bar = ipywidgets.IntProgress(max=total, description="0 of " + str(total))
-    display(bar)  # type: ignore[no-untyped-call]
+    display(bar)  # type: ignore[no-untyped-call]  # IPython annotates it in part
 
     def tell(done: int, total: int) -> None:
         bar.value = done

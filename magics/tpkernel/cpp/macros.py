@@ -14,7 +14,7 @@ _MACRO = re.compile(
     re.MULTILINE,
 )
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\.?\d[\w.]*|[<>=!]=|\S")
-_EXPRESSION_SIGNS = frozenset("<= >= == != + - * / % ( ) < > ? : | ! ^ , \\".split())  # noqa: SIM905
+_EXPRESSION_SIGNS = frozenset("<= >= == != + - * / % ( ) < > ? : | ! ^ , \\".split())  # noqa: SIM905  (as a row)
 
 
 def read_macros(text: str) -> tuple[frozenset[str], frozenset[str]]:

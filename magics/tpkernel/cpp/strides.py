@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["goes_by_strides"]
 
 _CAST = re.compile(r"(?:static_cast|reinterpret_cast|const_cast)\s*<(?P<type>.*)>", re.DOTALL)
-_COMPARISONS = frozenset("== != < > <= >= && || and or not_eq".split())  # noqa: SIM905
+_COMPARISONS = frozenset("== != < > <= >= && || and or not_eq".split())  # noqa: SIM905  (as a row)
 #: Pointers to these count bytes, so that they are no other elements.
 _BYTES = frozenset({"void", "char", "unsigned char", "uint8_t", "std::uint8_t", "std::byte"})
 _ZERO = re.compile(r"[\s({]*0?[uUlLzZ]*[\s)}]*")

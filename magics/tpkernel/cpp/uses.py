@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Body", "UseReader"]
 
 _ARITHMETIC = frozenset(
-    "+ - * / % < > <= >= == != <=> && || & | ^ << and or bitand bitor xor not_eq".split()  # noqa: SIM905
+    "+ - * / % < > <= >= == != <=> && || & | ^ << and or bitand bitor xor not_eq".split()  # noqa: SIM905  (as a row)
 )
 _VALUE_PARENTS = frozenset({
     "unary_expression", "condition_clause", "do_statement", "for_statement", "expression_statement",
@@ -55,7 +55,7 @@ _FACTS = frozenset({
     "shape", "size", "sizes", "ndim", "dim", "rank", "numel", "device", "IsContiguous",
     "is_contiguous", "byte_offset", "IsAligned", "defined", "use_count",
 })  # fmt: skip
-_COMPARISONS = frozenset("== != < > <= >= && || and or".split())  # noqa: SIM905
+_COMPARISONS = frozenset("== != < > <= >= && || and or".split())  # noqa: SIM905  (as a row)
 _STRIDES = frozenset({"stride", "strides"})  # looked at by goes_by_strides
 _MEMORY_FIELDS = frozenset({"data_ptr", "data", "begin", "end"})
 _OWN_MEMORY = re.compile(

@@ -152,6 +152,8 @@ def _cell_number(shell: InteractiveShell) -> int:
 class TpKernelMagics(Magics):
     """The cell magic."""
 
+    shell: InteractiveShell  # never None: a magic runs in one
+
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self.session = _SESSIONS.setdefault(shell, Session())
@@ -223,7 +225,6 @@ class TpKernelMagics(Magics):
             return run_command(line, self.held())
         options = self._options(line)
         shell = self.shell
-        assert shell is not None  # noqa: S101  (a magic runs in a shell)
         request = Request(
             text=cell,
             name=options.name,
@@ -404,7 +405,6 @@ class TpKernelMagics(Magics):
 
     def _succeeded(self, built: BuiltCell, output: CellOutput, *, timed: bool) -> None:
         shell = self.shell
-        assert shell is not None  # noqa: S101  (a magic runs in a shell)
         report = built.report
         key = self._key(report.bound)
         previous = self.session.slots.pop(key, None)
@@ -431,18 +431,17 @@ class TpKernelMagics(Magics):
         else:
             shell.user_ns.update(built.members)
         own = [o for o in built.spec.operators if not o.helper]
+        shared = SharedText(report.cell, built.request.text, built.request.first_line, report.bound)
         slot = Slot(
             report.cell,
             report.bound,
             tuple(o.name for o in own),
             tuple(built.definitions[o.opname] for o in own),
-            shared=SharedText(
-                report.cell, built.request.text, built.request.first_line, report.bound
-            ),
+            shared=shared,
             includes=expand_request(built.request),
             device=device,
         )
-        report = self._with_stale(slot, report)
+        report = self._with_stale(shared, report)
         self.session.slots[key] = slot
         _remember(report)
         output.messages.tell(report_diagnostics(report))  # the checks come before the report
@@ -475,7 +474,6 @@ class TpKernelMagics(Magics):
     def _place_errors(self, built: BuiltCell) -> None:
         """Let errors of the kernels show the cell's line and no frames of ours."""
         shell = self.shell
-        assert shell is not None  # noqa: S101  (a magic runs in a shell)
         request, number = built.request, _cell_number(shell)
         above = "%%tpkernel".ljust(len("%%tpkernel") + request.first_line - 1, "\n")
 
@@ -514,10 +512,9 @@ class TpKernelMagics(Magics):
             if isinstance(kernel, RecordedKernel):
                 setattr(built.kernels, operator.kernel.export, kernel.call)
 
-    def _with_stale(self, changed: Slot, report: Report) -> Report:
+    def _with_stale(self, changed: SharedText, report: Report) -> Report:
         """Say which later cells were built with an earlier text of this one."""
-        assert changed.shared is not None  # noqa: S101  (it has just been built)
-        names, text = set(changed.shared.names), changed.shared.text
+        names, text = set(changed.names), changed.text
         stale = [
             slot.cell
             for slot in self.session.slots.values()
@@ -537,7 +534,6 @@ class TpKernelMagics(Magics):
         Without cell ids, the failed runs of this cell are those that blocked a name that it binds.
         """
         shell = self.shell
-        assert shell is not None  # noqa: S101  (a magic runs in a shell)
         slots, bound = self.session.slots, built.report.bound
         failed = [previous] if previous is not None else []
         if not key.startswith("id:"):
@@ -578,7 +574,6 @@ class TpKernelMagics(Magics):
         if keep_old:
             return
         shell = self.shell
-        assert shell is not None  # noqa: S101  (a magic runs in a shell)
         names = _defined_names(request)
         key = self._key(names)
         previous = self.session.slots.get(key)

@@ -282,7 +282,7 @@ def _is_right(
 
     # The names that the message gives to inputs are those of the function's parameters.
     kind = inspect.Parameter.POSITIONAL_ONLY
-    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    vars(call)["__signature__"] = inspect.Signature(
         [inspect.Parameter(re.sub(r"\[(\d+)\]", r"_\1", n), kind) for n in names]
     )
     inputs = tuple(leaf(arguments, n).requires_grad_(True) for n in names)

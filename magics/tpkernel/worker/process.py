@@ -387,11 +387,18 @@ class Worker:
         if library in self._late:
             raise self._late.pop(library)
 
+    def _started(self) -> tuple[subprocess.Popen[bytes], Channel]:
+        """Return the child and the connection to it; the caller has started it."""
+        if self._process is None or self._channel is None:
+            message = "the check worker is not running"
+            raise RuntimeError(message)
+        return self._process, self._channel
+
     def _send(self, request: Any, during: str) -> None:
         """Send a request to the child that was started; one that is gone raises KernelCrash."""
-        assert self._channel is not None  # noqa: S101  (started by the caller)
+        _, channel = self._started()
         try:
-            self._channel.send(request)
+            channel.send(request)
         except OSError:  # it ended after its last answer, as by a thread that a kernel left behind
             raise self._crash(during) from None
 
@@ -402,9 +409,9 @@ class Worker:
         self._served += counted
         if self._ready:
             return
-        assert self._channel is not None  # noqa: S101  (started above)
+        _, channel = self._started()
         try:
-            self._channel.receive(START_LIMIT)
+            channel.receive(START_LIMIT)
         except TimeoutError:
             self.close()
             message = f"the check worker did not start within {START_LIMIT:.0f} s"
@@ -417,7 +424,7 @@ class Worker:
         self._ready = True
         handler = None if self._sanitized else crash_stack_library()
         if handler is not None:
-            self._channel.send(("install", handler))
+            channel.send(("install", handler))
             self._collect(None, handler, [], _nothing, START_LIMIT)
 
     def _collect(
@@ -435,9 +442,7 @@ class Worker:
 
         With `shows`, what the kernel writes to its standard streams is written to this process's.
         """
-        channel, process = self._channel, self._process
-        assert channel is not None  # noqa: S101  (started by the caller)
-        assert process is not None  # noqa: S101  (started by the caller)
+        process, channel = self._started()
         deadline = None if budget is None else time.monotonic() + budget
         told = time.monotonic()
         answer: tuple[str, Any] = ("", None)
@@ -515,8 +520,7 @@ class Worker:
             self._shown[index] += size
 
     def _crash(self, during: str, library: str = "") -> KernelCrash:
-        process = self._process
-        assert process is not None  # noqa: S101  (it was talking to us)
+        process, _ = self._started()
         deadline = time.monotonic() + 5
         while not _ended(process) and time.monotonic() < deadline:
             time.sleep(0.01)

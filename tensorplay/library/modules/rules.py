@@ -193,7 +193,7 @@ class InputRules:
                 divisor = ast.unparse(node.right)
                 try:
                     # Arithmetic over sizes, checked when the shape was read.
-                    value = eval(divisor, {"__builtins__": {}}, dict(names))  # noqa: S307
+                    value = eval(divisor, {"__builtins__": {}}, dict(names))  # noqa: S307 - see above
                 except ZeroDivisionError:
                     continue
                 if value == 0:

@@ -40,7 +40,7 @@ def check_dynamic(check: Checked) -> None:
     other = _resized(check.arguments)
     try:
         outcome = other.copied().run()
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - the kernel refuses these sizes in any way
         _capture(check, test, check.arguments)
         return
     compare_with_fake(check, test, other, outcome, "resized")
@@ -66,7 +66,7 @@ def _compare_compiled(check: Checked, test: str, arguments: Arguments) -> None:
                 arguments.on_meta().call()
         own = arguments.copied(requires_grad=needs)
         expected = _with_gradients(own)
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - whatever a person's kernel or formula raises
         return  # other tests say what the operator and its fake kernel raise
     from tensorplay.compiler import compile as compile_  # the layer above
 
@@ -77,7 +77,7 @@ def _compare_compiled(check: Checked, test: str, arguments: Arguments) -> None:
     other = arguments.copied(requires_grad=needs)
     try:
         got = _with_gradients(other, made)
-    except Exception as problem:  # noqa: BLE001
+    except Exception as problem:  # noqa: BLE001 - whatever it raises is the finding
         check.fail(test, "compiled_error", f"compiled, the call raises {said(problem)}.",
                    cause=problem)  # fmt: skip
         return
@@ -120,7 +120,7 @@ def _capture(check: Checked, test: str, arguments: Arguments) -> None:
         with grad_mode.enable_grad():
             meta = arguments.on_meta(requires_grad=True)
             result = meta.call()
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - whatever a person's fake kernel raises
         return  # `test_faketensor` says what the fake kernel raises
     outs = [
         t

@@ -38,7 +38,7 @@ def check_variants(check: Checked) -> None:
     """Run all variants that these arguments have."""
     try:
         first = check.arguments.copied().run()
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - whatever a person's kernel raises
         return  # `test_schema` says what the call raises
     if Tag.nondeterministic not in check.op.tags:
         _again(check, first)
@@ -81,7 +81,7 @@ def _accepted(check: Checked, arguments: Arguments, variant: str) -> Outcome | N
     """Run a variant; None where the operator refuses it."""
     try:
         return arguments.run()
-    except Exception as problem:  # noqa: BLE001
+    except Exception as problem:  # noqa: BLE001 - a refusal, of any kind
         if not str(problem).strip():
             check.fail(
                 _TEST,

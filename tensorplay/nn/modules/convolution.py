@@ -178,13 +178,13 @@ class _Forward(_Convolution):
         """Return how many values to put before and after, the last dimension first."""
         found: list[int] = []
         for i in reversed(range(self._dimensions)):
-            if self.padding == "valid":
-                found += [0, 0]
+            if not isinstance(self.padding, str):
+                found += [self.padding[i]] * 2
             elif self.padding == "same":
                 total = self.dilation[i] * (self.kernel_size[i] - 1)
                 found += [total // 2, total - total // 2]
-            else:
-                found += [self.padding[i]] * 2  # type: ignore[list-item]
+            else:  # "valid"
+                found += [0, 0]
         return found
 
 

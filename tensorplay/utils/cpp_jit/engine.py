@@ -40,7 +40,7 @@ def _import_without_torch() -> ModuleType:
         hide = False
     else:
         hide = True
-        sys.modules["torch"] = None  # type: ignore[assignment]
+        sys.modules["torch"] = None  # type: ignore[assignment]  # as `import` reads it
     try:
         return importlib.import_module("tvm_ffi")
     except ImportError as error:

@@ -89,8 +89,7 @@ def _shows(keywords: type) -> Callable[[F], F]:
         ]
         returned = function.__annotations__["return"]
         signature = inspect.Signature([name, *shown], return_annotation=returned)
-        function.__signature__ = signature  # type: ignore[attr-defined]
-        function.__known__ = frozenset(names)  # type: ignore[attr-defined]
+        vars(function)["__signature__"] = signature
         return function
 
     return decorate
@@ -255,9 +254,10 @@ def _files(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> Bu
 
 def _checked(name: str, entry: Callable[..., Any], given: Mapping[str, Any]) -> Options:
     """Return what is for the tools, after a look at all keywords."""
-    unknown = sorted(set(given) - entry.__known__)  # type: ignore[attr-defined]
+    names = inspect.signature(entry).parameters.keys() - {"name"}
+    unknown = sorted(set(given) - names)
     if unknown:
-        known = ", ".join(sorted(entry.__known__))  # type: ignore[attr-defined]
+        known = ", ".join(sorted(names))
         raise TypeError(
             f"[cpp_jit] library {name!r}: unexpected argument {unknown[0]!r}. Arguments: {known}."
         )

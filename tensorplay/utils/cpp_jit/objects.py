@@ -369,16 +369,17 @@ def _dress(cls: Any, own: frozenset[str]) -> None:
 
 
 def _field(made: property, place: str) -> property:
-    get, put = made.fget, made.fset
+    get: Any = made.fget
+    put: Any = made.fset
 
     def fget(self: Any) -> Any:
         _check_made(self, place)
-        return from_engine(get(self))  # type: ignore[misc]
+        return from_engine(get(self))
 
     def fset(self: Any, value: Any) -> None:
         _check_made(self, place)
         try:
-            put(self, leaving(value, place))  # type: ignore[misc]
+            put(self, leaving(value, place))
         except TypeError as error:
             text = unfit(error, place, value)
             if text:
@@ -520,7 +521,7 @@ def _dress_again(key: str) -> None:
         return
     core = engine().core
     info = core._register_object_by_index(core._object_type_key_to_index(key), cls)
-    cls.__tvm_ffi_type_info__ = info  # type: ignore[attr-defined]
+    cls.__tvm_ffi_type_info__ = info  # type: ignore[attr-defined]  # the engine's own
     fields = frozenset(field.name for field in info.fields or ())  # the same, as judged in C++
     _dress(cls, _dressed[cls] | fields)
 

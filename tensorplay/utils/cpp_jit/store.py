@@ -83,7 +83,7 @@ class FileState:
 
 def stat(path: str) -> os.stat_result:
     """Return the state of a file; without a Path object, since a lookup does this 200 times."""
-    return os.stat(path)  # noqa: PTH116
+    return os.stat(path)  # noqa: PTH116 - see above
 
 
 _hashes: dict[tuple[str, int, int, int], str] = {}
@@ -365,19 +365,17 @@ class Cache:
         lock = FileLock(folder / f"{name}.lock", thread_local=False, is_singleton=False)
         holder = folder / f"{name}.holder"
         patience = _PATIENCE_SECONDS if on_wait is None else _TOLD_SECONDS
-        try:
+        with contextlib.suppress(Timeout):
             lock.acquire(timeout=patience if wait else 0)
-        except Timeout:
-            if not wait:
-                yield False
-                return
-            if on_wait is None:
-                with contextlib.suppress(OSError):
-                    who = holder.read_text("utf-8")
-                    warnings.warn(f"{what} waits for {who}", BuildCacheWarning, 2)
-                lock.acquire(poll_interval=0.02)
-        while not lock.is_locked:
-            assert on_wait is not None  # noqa: S101  (else it is held by now)
+        if not lock.is_locked and not wait:
+            yield False
+            return
+        if not lock.is_locked and on_wait is None:
+            with contextlib.suppress(OSError):
+                who = holder.read_text("utf-8")
+                warnings.warn(f"{what} waits for {who}", BuildCacheWarning, 2)
+            lock.acquire(poll_interval=0.02)
+        while not lock.is_locked and on_wait is not None:
             with contextlib.suppress(OSError):
                 on_wait(f"{what} waits for {holder.read_text('utf-8')}")
             with contextlib.suppress(Timeout):

@@ -124,7 +124,8 @@ class ConcatDataset(Dataset[Any]):
             if isinstance(dataset, IterableDataset):
                 message = "[ConcatDataset] argument 'datasets': got an IterableDataset."
                 raise TypeError(message)
-        self.cumulative_sizes = list(accumulate(len(d) for d in self.datasets))  # type: ignore[arg-type]
+        sized: list[Any] = self.datasets
+        self.cumulative_sizes = list(accumulate(map(len, sized)))
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
@@ -199,7 +200,8 @@ def random_split(
         for i in range(size - sum(counts)):
             counts[i % len(counts)] += 1
     else:
-        counts = [operator.index(length) for length in lengths]  # type: ignore[arg-type]
+        whole: Sequence[Any] = lengths  # or `index` refuses
+        counts = [operator.index(length) for length in whole]
     if sum(counts) != size:
         message = (
             "[random_split] argument 'lengths': Sum of input lengths does not equal the length of "

@@ -277,7 +277,8 @@ class DataLoader:
 
     def __len__(self) -> int:
         if isinstance(self.dataset, IterableDataset):
-            size = len(self.dataset)  # type: ignore[arg-type]
+            iterated: Any = self.dataset
+            size = len(iterated)
             if self.batch_size is None:
                 return size
             return size // self.batch_size if self.drop_last else -(-size // self.batch_size)

@@ -213,5 +213,6 @@ class BatchSampler(Sampler[list[int]]):
             yield batch
 
     def __len__(self) -> int:
-        size = len(self.sampler)  # type: ignore[arg-type]
+        sampler: Any = self.sampler
+        size = len(sampler)
         return size // self.batch_size if self.drop_last else -(-size // self.batch_size)

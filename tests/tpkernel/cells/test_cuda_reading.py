@@ -300,21 +300,21 @@ def test_expressions_mean_in_c_what_they_mean_in_python(
         launch = read_launch({"n": text}, KERNEL, [("int64_t", "n", "n")])
     except LaunchError:  # a divisor that is zero whatever the call
         with pytest.raises(ZeroDivisionError):
-            eval(text, {}, same)  # noqa: S307  (an expression made above)
+            eval(text, {}, same)
         return
     size = launch.parameters[0][2]
     assert isinstance(size, LaunchSize)
     assert size.text == text
     for name, cpp in size.atoms:
-        value = eval(cpp, {}, names)  # noqa: S307  (made of the expression)
-        assert value == eval(name.replace("argument 'k'", "k"), {}, same)  # noqa: S307
+        value = eval(cpp, {}, names)
+        assert value == eval(name.replace("argument 'k'", "k"), {}, same)
     try:
-        expected = eval(text, {}, same)  # noqa: S307  (an expression made above)
+        expected = eval(text, {}, same)
     except ZeroDivisionError:
         with pytest.raises(ZeroDivisionError):
-            eval(size.cpp, {}, names)  # noqa: S307  (made of that)
+            eval(size.cpp, {}, names)
         return
-    assert eval(size.cpp, {}, names) == expected  # noqa: S307  (made of that)
+    assert eval(size.cpp, {}, names) == expected
     assert size.known in (None, expected)
 
 

@@ -78,7 +78,7 @@ def test_a_library_that_is_not_there_travels(softplus, tmp_path):
     origin = softplus.origin
     whole = Shipment.of(origin.spec, softplus.build.library)
     sent = pickle.dumps(Shipment(whole.spec, "/no/such.so", whole.sha256, whole.content))
-    moved = pickle.loads(sent)  # noqa: S301  (made one line above)
+    moved = pickle.loads(sent)
     path = moved.place()
     assert path != softplus.build.library
     assert cpp_jit.load_module(path)

@@ -162,7 +162,7 @@ def test_a_message_that_nobody_knows_is_an_error(widget):
 def test_the_strip_shows_each_frame_of_a_person(widget):
     scope = {}
     text = "def run(report, on_wait):\n  raise LookupError('mine')"
-    exec(compile(text, f"{Path(tp.__file__).parent}_demo/train.py", "exec"), scope)  # noqa: S102
+    exec(compile(text, f"{Path(tp.__file__).parent}_demo/train.py", "exec"), scope)
     widget.start(scope["run"])
     assert widget.wait(10)
     assert re.fullmatch(r".*_demo/train\.py:2 in run", widget.error["frames"])

@@ -19,7 +19,7 @@ def test_the_examples_print_what_the_page_says() -> None:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         for text in FENCED.findall(PAGE):
-            exec(compile(text, "boundary.md", "exec"), scope)  # noqa: S102 - the page's own
+            exec(compile(text, "boundary.md", "exec"), scope)
     cpp_jit.remove_global_func("docs.twice")
     assert shown.getvalue().splitlines() == [
         (

@@ -26,7 +26,7 @@ def test_the_examples_print_what_the_page_says() -> None:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         for text in FENCED.findall(PAGE):
-            exec(compile(text, "cuda.md", "exec"), scope)  # noqa: S102 - the page's own
+            exec(compile(text, "cuda.md", "exec"), scope)
     assert shown.getvalue().splitlines() == [
         "['scale'] (x, out, n, by)",
         "[scale] argument 'x': expected a tensor on cuda, got one on cpu. Move it to the GPU.",
