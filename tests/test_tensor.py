@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
-import warnings
 from typing import Any
 
 import numpy as np
@@ -172,16 +171,6 @@ def test_a_gradient_of_another_kind_is_refused(value: Any, error: Any, text: str
     with pytest.raises(error, match=text):
         x.grad = value()
     assert x.grad is None
-
-
-def test_reading_the_gradient_of_a_result_warns() -> None:
-    y = tp.ones(2, requires_grad=True) * 2
-    with pytest.warns(UserWarning, match="not a leaf Tensor"):
-        assert y.grad is None
-    y.retain_grad()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert y.grad is None
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -59,13 +59,13 @@ class Row(NamedTuple):
     theirs: float | None
 
 
-def peer() -> Any:
+def peer(threads: int = THREADS) -> Any:
     """Return torch, None if it is not installed."""
     try:
         torch = importlib.import_module("torch")
     except ImportError:
         return None
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     return torch
 
 

@@ -9,7 +9,6 @@ times alone.
 from __future__ import annotations
 
 import gc
-import importlib
 import statistics
 import sys
 import time
@@ -21,21 +20,12 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from tests.benchmarks.eager import peer, step_of
 
 SIZES = (50, 200, 1000)
 LIMITS = {"slow": 0.25, "fast": 0.7, "step": 0.55}  # of torch's time
 
 Thunk = Callable[[], Any]
-
-
-def peer() -> Any:
-    """Return torch, None if it is not installed."""
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError:
-        return None
-    torch.set_num_threads(1)  # the tensors are small, and ours run on one thread too
-    return torch
 
 
 def arrays(name: str, size: int) -> list[np.ndarray]:
@@ -62,7 +52,7 @@ def functions(module: Any) -> dict[str, Callable[..., Any]]:
 
 def checks(mode: str) -> Iterator[tuple[str, Thunk, Thunk | None]]:
     """Yield a label, our check, and torch's of the same function and numbers."""
-    torch = peer()
+    torch = peer(threads=1)  # the tensors are small, and ours run on one thread too
     for name in functions(tp):
         for size in SIZES:
             ours = [tp.from_numpy(a.copy()).requires_grad_() for a in arrays(name, size)]
@@ -80,28 +70,6 @@ def checks(mode: str) -> Iterator[tuple[str, Thunk, Thunk | None]]:
                     return torch.autograd.gradcheck(same, tuple(tensors), fast_mode=mode == "fast")
 
             yield f"{mode} {name} {size}", check, theirs
-
-
-def step_of(module: Any) -> Thunk:
-    """Return one training step of a chain of 20 operators on 8 elements."""
-    start = np.linspace(0.1, 0.8, 8)
-    w = module.from_numpy(start.copy()).requires_grad_()
-
-    def step() -> Any:
-        y = w
-        for _ in range(5):
-            y = y * 1.01
-            y = module.tanh(y)
-            y = y + 0.1
-            y = module.sin(y)
-        loss = y.sum()
-        loss.backward()
-        with module.no_grad():
-            w.sub_(w.grad, alpha=0.01)
-        w.grad = None
-        return loss
-
-    return step
 
 
 def alternate(ours: Thunk, theirs: Thunk | None, seconds: float) -> tuple[float, float | None]:
@@ -140,7 +108,7 @@ def repeated(thunk: Thunk, times: int) -> Thunk:
 
 def rows(seconds: float) -> Iterator[tuple[str, str, float, float | None]]:
     """Yield kind, label and the two times of every case."""
-    torch = peer()
+    torch = peer(threads=1)
     for mode in ("slow", "fast"):
         for label, ours, theirs in checks(mode):
             yield (mode, label, *alternate(ours, theirs, seconds))

@@ -7,7 +7,6 @@ line says so.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import timeit
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from tests.benchmarks.eager import peer
 
 #: Most of the other side's time, by the start of the row's label.
 LIMITS = {"call": 0.12, "recorded": 0.2, "Function": 0.3}
@@ -28,16 +28,6 @@ class Row(NamedTuple):
     label: str
     ours: float
     theirs: float | None
-
-
-def peer() -> Any:
-    """Return torch, or None where it is not installed."""
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError:
-        return None
-    torch.set_num_threads(2)
-    return torch
 
 
 def cases(lib: Any, empty: Callable[[], Any]) -> dict[str, tuple[Callable[[], Any], Any]]:

@@ -6,8 +6,6 @@ import gc
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,26 +14,16 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import tensorplay as tp
-from tensorplay import _detours, _native, _quiet
+from tensorplay import _native, _quiet
 from tensorplay.autograd import forward_ad
 from tensorplay.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from tensorplay.ops import OPERATORS, Primitive
 from tensorplay.ops.quick import quick_call
-from tests.ops.sampling import Maker, replace
+from tests.ops.sampling import Maker, long_way_only, replace
 
 PRIMITIVES = [op for op in OPERATORS.values() if isinstance(op, Primitive)]
 SHORT = [op for op in PRIMITIVES if op.ufunc is not None]
 WITH_ARGUMENTS = [op for op in PRIMITIVES if op.quick is not None and op.complete is None]
-
-
-@contextmanager
-def long_way_only() -> Iterator[None]:
-    """Send all calls inside the long way, also those of backward formulas."""
-    detour = _detours.enter("a test")
-    try:
-        yield
-    finally:
-        _detours.leave(detour)
 
 
 def facts(run: Any) -> Any:

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import tensorplay as tp
-from tensorplay import _detours, _native, _quiet
+from tensorplay import _native, _quiet
 from tensorplay.autograd.graph import AccumulateGrad, Edge, SavedTensor
 from tensorplay.ops import OPERATORS, Primitive
 from tensorplay.ops.node import PrimitiveNode
 from tensorplay.ops.quick import quick_call, quick_special, quick_write
-from tests.ops.sampling import Maker, replace
+from tests.ops.sampling import Maker, long_way_only, replace
 from tests.ops.test_quick import in_type
 
 pytestmark = pytest.mark.skipif(_native.core is None, reason=f"extension: {_native.reason}")
@@ -53,15 +53,6 @@ def named(name: str) -> tuple[Way, Way]:
     op = OPERATORS[name]
     assert isinstance(op, Primitive)
     return both_ways(op)
-
-
-@contextlib.contextmanager
-def long_way_only() -> Iterator[None]:
-    detour = _detours.enter("a test")
-    try:
-        yield
-    finally:
-        _detours.leave(detour)
 
 
 def raw(array: Any) -> Any:

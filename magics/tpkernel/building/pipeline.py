@@ -126,7 +126,7 @@ def build_cell(
         definition.checks_writes = request.debug
     copies = request.contiguous == "copy"
     members: dict[str, Any] = {
-        o.opname: Operator(definitions[o.opname], o) for o in spec.operators if not o.helper
+        o.opname: Operator(definitions[o.opname], o) for o in spec.own_operators()
     }
     for function in spec.functions:
         call = getattr(kernels, function.name)  # of CUDA text as it is: called on a grid

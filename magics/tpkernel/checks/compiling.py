@@ -41,9 +41,7 @@ class CompileJob:
         progress: Callable[[str], None],
     ) -> Iterator[CompileFacts | Finding]:
         """Yield a record per operator."""
-        for operator in spec.operators:
-            if operator.helper or self.operator not in ("", operator.name, operator.opname):
-                continue
+        for operator in spec.own_operators(self.operator):
             progress(f"compile of {operator.name}")
             try:
                 yield _compared(operator, operators[operator.opname], self.seed)

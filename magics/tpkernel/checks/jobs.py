@@ -64,7 +64,7 @@ class GradcheckJob:
     ) -> Iterator[GradcheckFacts | Finding]:
         """Yield what the memory check and the gradcheck find."""
         settings = self.settings
-        for operator in _chosen(spec, settings.operator):
+        for operator in spec.own_operators(settings.operator):
             definition = operators[operator.opname]
             watch = MemoryWatch(spec, kernels, enabled=not runs_on_gpu(operator))
             only_defaults: list[Finding] = []
@@ -109,18 +109,13 @@ class OpcheckJob:
         progress: Callable[[str], None],
     ) -> Iterator[OpcheckFacts | Finding]:
         """Yield a record per operator."""
-        for operator in _chosen(spec, ""):
+        for operator in spec.own_operators():
             try:
                 sample = make_samples(operator, seed=self.seed)[0]
             except Exception as problem:  # noqa: BLE001  (a person's expression, any error)
                 yield Finding("opcheck", operator.name, "error", f"samples: {said_of(problem)}")
                 continue
             yield from opchecks(operator, operators[operator.opname], sample, progress)
-
-
-def _chosen(spec: CellSpec, name: str) -> list[OperatorSpec]:
-    own = [o for o in spec.operators if not o.helper]
-    return [o for o in own if name in ("", o.name, o.opname)]
 
 
 #: What findings of a job are called.
@@ -144,8 +139,8 @@ def check_job(spec: CellSpec, job: Job) -> None:
         Names what was chosen, what there is, and what to write.
     """
     name = getattr(job, "operator", "") or getattr(getattr(job, "settings", None), "operator", "")
-    operators = _chosen(spec, name)
-    known = [o.name for o in spec.operators if not o.helper]
+    operators = spec.own_operators(name)
+    known = [o.name for o in spec.own_operators()]
     if not known:
         message = (
             "the cell has no operator to check. Declare one in front matter: "
@@ -239,7 +234,7 @@ def run_job(
 
 def _not_run(spec: CellSpec, job: Job) -> Iterator[Finding]:
     """Yield a finding for each operator that a job cannot run here."""
-    for operator in _chosen(spec, _operator_of(job)):
+    for operator in spec.own_operators(_operator_of(job)):
         reason = unreachable(operator)
         if runs_on_gpu(operator) and isinstance(job, TimingJob) and not reason:
             reason = "times here are those of the CPU; ncu and nsys, of the CUDA toolkit, time GPUs"
@@ -252,9 +247,8 @@ def with_job(report: Report, job: Job, records: Sequence[Any]) -> Report:
     kind = _KINDS[type(job)]
     # A crash in the memory check that comes before a gradcheck is the gradcheck's here.
     findings = tuple(dataclasses.replace(r, check=kind) for r in records if isinstance(r, Finding))
-    names = {
-        o.name for o in _chosen(report.origin.spec, _operator_of(job)) if report.origin is not None
-    }
+    own = [] if report.origin is None else report.origin.spec.own_operators(_operator_of(job))
+    names = {o.name for o in own}
     kept = tuple(f for f in report.findings if f.check != kind or f.operator not in names)
     changes: dict[str, Any] = {"findings": (*kept, *findings)}
     if isinstance(job, GradcheckJob):

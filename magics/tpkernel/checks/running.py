@@ -53,7 +53,7 @@ def check(
     """
     request = cell.request
     wanted = request.checks if checks is None else checks
-    if not wanted or all(o.helper for o in cell.spec.operators):
+    if not wanted or not cell.spec.own_operators():
         return Found(())
     if request.in_process:
         made = run_checks(

@@ -407,7 +407,7 @@ def _source(op: Any) -> tuple[Any, str, OperatorSpec]:
     """Return where an operator came from, its library, and its spec."""
     if isinstance(op, Report):
         origin, library = op.origin, op.build.library
-        own = [o for o in origin.spec.operators if not o.helper] if origin is not None else []
+        own = origin.spec.own_operators() if origin is not None else []
         if len(own) != 1:
             message = (
                 f"[sweep] argument 'op': expected the report of one operator, got {len(own)}. "

@@ -75,9 +75,8 @@ class TimingJob:
         progress: Callable[[str], None],
     ) -> Iterator[TimingFacts | Finding]:
         """Yield a table per operator."""
-        for operator in spec.operators:
-            if not operator.helper and self.operator in ("", operator.name, operator.opname):
-                yield from _timed(operator, operators[operator.opname], self, progress)
+        for operator in spec.own_operators(self.operator):
+            yield from _timed(operator, operators[operator.opname], self, progress)
 
 
 def reference_text(reference: str | Callable[..., Any]) -> str:

@@ -363,7 +363,7 @@ class TpKernelMagics(Magics):
             if not replace:
                 self._refuse_foreign(cell, spec)
             nonlocal checked
-            checked = bool(request.checks) and any(not o.helper for o in spec.operators)
+            checked = bool(request.checks) and bool(spec.own_operators())
 
         def meanwhile() -> None:
             if checked and not request.sanitize:
@@ -430,7 +430,7 @@ class TpKernelMagics(Magics):
             shell.user_ns[built.request.name] = report.module
         else:
             shell.user_ns.update(built.members)
-        own = [o for o in built.spec.operators if not o.helper]
+        own = built.spec.own_operators()
         shared = SharedText(report.cell, built.request.text, built.request.first_line, report.bound)
         slot = Slot(
             report.cell,
@@ -465,7 +465,7 @@ class TpKernelMagics(Magics):
 
     def _timed(self, built: BuiltCell, report: Report, on_wait: Callable[[str], None]) -> Report:
         """Add what a call of each operator takes."""
-        if all(o.helper for o in built.spec.operators):
+        if not built.spec.own_operators():
             return report
         job, worker = TimingJob(), checking_worker(built.request)
         records = run_job(report, job, budget=built.request.budget, on_wait=on_wait, worker=worker)

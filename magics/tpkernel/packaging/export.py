@@ -62,7 +62,7 @@ def export_package(
     if not package.isidentifier() or keyword.iskeyword(package):
         message = f"[export] '{package}' cannot name a package; write export(folder, name='mypkg')."
         raise ValueError(message)
-    operators = [o for o in origin.spec.operators if not o.helper]
+    operators = origin.spec.own_operators()
     if not operators:
         message = (
             "[export] expected a cell with operators, got plain kernels. Declare one in front "

@@ -500,8 +500,13 @@ class CellSpec:
     @property
     def bound_names(self) -> tuple[str, ...]:
         """Names that the cell binds in the notebook."""
-        operators = [o.opname for o in self.operators if not o.helper]
+        operators = [o.opname for o in self.own_operators()]
         return (*operators, *(f.name for f in self.functions))
+
+    def own_operators(self, name: str = "") -> list[OperatorSpec]:
+        """Return the operators that are no helpers, or those called `name`, qualified or not."""
+        own = [o for o in self.operators if not o.helper]
+        return [o for o in own if name in ("", o.name, o.opname)]
 
 
 def describe_guard(argument: Argument, device: str = "cpu") -> str:
