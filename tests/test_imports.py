@@ -124,7 +124,7 @@ def test_reader_resolves_relative_imports() -> None:
 LAYERS: tuple[dict[str, set[str]], ...] = (
     {"tensorplay": {"_dtype", "_detours", "_device", "_layout", "_methods", "_native", "_quiet"}},
     {"tensorplay": {"_config"}},
-    {"tensorplay": {"_tensor", "_printing"}},
+    {"tensorplay": {"_memory", "_tensor", "_printing"}},
     {
         "tensorplay.autograd": {
             "anomaly_mode",

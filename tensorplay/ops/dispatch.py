@@ -331,7 +331,7 @@ UNTOUCHED: Final = frozenset({
 def members() -> dict[str, Any]:
     """Return the public methods and properties of tensors that are written by hand, by name."""
     found = {}
-    for owner in (TensorMethods, Tensor):
+    for owner in reversed(Tensor.__mro__[:-1]):
         for name, member in vars(owner).items():
             hidden = name.startswith("_") and not name.endswith("__")
             if hidden or name in UNTOUCHED or hasattr(member, "overridable"):
