@@ -34,8 +34,6 @@ __all__ = [
     "show_own_frames",
 ]
 
-#: Kinds of errors by which operators refuse, and an interrupt.
-_REFUSALS = (TypeError, ValueError, IndexError, RuntimeError, KeyboardInterrupt)
 _FUNCTION = re.compile(r"(\w+)(?:<[^()]*>)?\(")
 
 
@@ -127,7 +125,7 @@ def _told(shown: Any, problem: BaseException, tb: TracebackType) -> TracebackTyp
 
 def _worded(problem: BaseException, frames: list[TracebackType]) -> bool:
     """Whether an error says what a person did, and is no accident in code of ours."""
-    if not frames or not _is_own(frames[-1]) or isinstance(problem, _REFUSALS):
+    if not frames or not _is_own(frames[-1]) or isinstance(problem, KeyboardInterrupt):
         return True
     if str(problem.args[0] if problem.args else "").startswith("["):
         return True
