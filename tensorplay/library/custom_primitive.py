@@ -17,9 +17,9 @@ from tensorplay.autograd.graph import edge_of
 from tensorplay.autograd.inplace import check_writable, rebase_history
 from tensorplay.library.gradients import NOT_DIFFERENTIABLE, Gradient, flat_gradients
 from tensorplay.library.kernels import COMPOSITE, Kernels
-from tensorplay.library.nested import flatten, map_kind
 from tensorplay.library.results import checked_results, composite_results, named_results
 from tensorplay.library.writes import Snapshot, undeclared_write
+from tensorplay.ops.nesting import flatten, map_kind
 from tensorplay.ops.node import OTHER, TENSOR_LIST, node_name
 from tensorplay.ops.primitive import Primitive
 from tensorplay.ops.tangents import without_tangent

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplay._tensor import Tensor
-from tensorplay.library.nested import flatten
 from tensorplay.ops.arguments import SCALARS
+from tensorplay.ops.nesting import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

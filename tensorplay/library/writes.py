@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorplay.library.nested import flatten
+from tensorplay.ops.nesting import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

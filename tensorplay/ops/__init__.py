@@ -37,7 +37,7 @@ from tensorplay.ops import (
     strided,
     systems,
     transcendental,
-    transposed,
+    transposed_convolution,
 )  # isort: skip  # isort: skip
 from tensorplay.ops.primitive import OPERATORS, Composite, Operator, Primitive, Sample, Vjp
 
@@ -82,7 +82,7 @@ __all__ = [
     "strided",
     "systems",
     "transcendental",
-    "transposed",
+    "transposed_convolution",
 ]
 
 

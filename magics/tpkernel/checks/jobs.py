@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
-from tpkernel.checks.chosen import chosen_sample
+from tpkernel.checks.chosen_samples import chosen_sample
 from tpkernel.checks.compiling import CompileJob
 from tpkernel.checks.devices import not_run, runs_on_gpu, unreachable
 from tpkernel.checks.gradchecks import dtypes_of, gradchecks, said_of

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tensorplay.utils import cpp_jit
-from tpkernel.checks.chosen import chosen_sample
+from tpkernel.checks.chosen_samples import chosen_sample
 from tpkernel.checks.devices import runs_on_gpu
 from tpkernel.checks.jobs import GradcheckJob, TimingJob, check_job
 from tpkernel.checks.samples import make_samples

@@ -21,7 +21,7 @@ import numpy as np
 import tensorplay as tp
 from tensorplay.library.modules.spec import CellSpec, OperatorSpec
 from tpkernel.cells.formulas import is_function_path, read_formula
-from tpkernel.checks.chosen import chosen_sample, scaled_shapes
+from tpkernel.checks.chosen_samples import chosen_sample, scaled_shapes
 from tpkernel.checks.gradchecks import said_of
 from tpkernel.checks.samples import Sample, make_samples, preferred_dtypes
 from tpkernel.report.facts import Finding, TimingFacts, TimingRow

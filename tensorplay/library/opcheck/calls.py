@@ -10,9 +10,9 @@ import numpy as np
 
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import grad_mode
-from tensorplay.library.nested import flatten, map_tensors
 from tensorplay.library.opcheck.failures import OpCheckFailure
 from tensorplay.library.writes import Snapshot
+from tensorplay.ops.nesting import flatten, map_tensors
 from tensorplay.testing import assert_close
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tensorplay import _device
 from tensorplay._tensor import Tensor, spec_of
 from tensorplay.library.kernels import NoFakeKernelError
-from tensorplay.library.nested import flatten
 from tensorplay.library.opcheck.calls import Arguments, Checked, Outcome, said
 from tensorplay.library.tags import Tag
+from tensorplay.ops.nesting import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.backward import grad
 from tensorplay.library.kernels import COMPOSITE
-from tensorplay.library.nested import flatten
 from tensorplay.library.opcheck.calls import Arguments, Checked, difference, said
 from tensorplay.library.registry import find
+from tensorplay.ops.nesting import flatten
 
 __all__ = ["check_gradients", "gradients_of"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
-from tensorplay.library.nested import flatten
 from tensorplay.library.opcheck.calls import Arguments, Checked, Outcome, said
 from tensorplay.library.results import ResultError
 from tensorplay.library.tags import Tag
 from tensorplay.library.writes import undeclared_write
+from tensorplay.ops.nesting import flatten
 
 __all__ = ["check_schema"]
 

@@ -15,11 +15,11 @@ import numpy as np
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.backward import grad
-from tensorplay.library.nested import flatten
 from tensorplay.library.opcheck.calls import Arguments, Checked, said
 from tensorplay.library.opcheck.fake import compare_kinds, compare_with_fake
 from tensorplay.library.opcheck.gradients import gradients_of
 from tensorplay.library.tags import Tag
+from tensorplay.ops.nesting import flatten
 
 __all__ = ["check_dynamic", "check_static"]
 

@@ -14,7 +14,6 @@ import numpy as np
 from tensorplay._dtype import finfo
 from tensorplay._tensor import Tensor, wrap
 from tensorplay.autograd.gradcheck.determinism import ROUNDINGS
-from tensorplay.library.nested import flatten
 from tensorplay.library.opcheck.calls import (
     Arguments,
     Array,
@@ -27,6 +26,7 @@ from tensorplay.library.opcheck.fake import compare_kinds, compare_with_fake
 from tensorplay.library.results import overlap
 from tensorplay.library.tags import Tag
 from tensorplay.library.writes import undeclared_write
+from tensorplay.ops.nesting import flatten
 
 __all__ = ["check_variants"]
 

@@ -16,7 +16,7 @@ import pytest
 
 import tpkernel
 from tests.tpkernel.shell import ADD1, MATMUL, SOFTPLUS
-from tpkernel.checks.chosen import chosen_sample, scaled_shapes
+from tpkernel.checks.chosen_samples import chosen_sample, scaled_shapes
 from tpkernel.checks.jacobians import with_jacobians
 from tpkernel.checks.samples import make_samples
 from tpkernel.checks.timing import reference_text
