@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["INTERFACE", "CallBase", "core", "reason"]
 
 # What this code expects of the extension: `kInterface` in `src/module.cpp`, raised with it.
-INTERFACE: Final = 8
+INTERFACE: Final = 9
 
 
 def _load() -> tuple[Any, str]:

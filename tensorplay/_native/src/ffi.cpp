@@ -48,7 +48,9 @@ PyObject* configure_ffi(PyObject*, PyObject* args) {
       !put(addresses, "TVMFFIErrorMoveFromRaised", found.take_error) ||
       !put(addresses, "TVMFFIErrorSetRaisedFromCStr", found.set_error) ||
       !put(addresses, "TVMFFIEnvGetDLPackManagedTensorAllocator", found.allocator) ||
-      !put(addresses, "TVMFFIEnvSetDLPackManagedTensorAllocator", found.set_allocator)) {
+      !put(addresses, "TVMFFIEnvSetDLPackManagedTensorAllocator", found.set_allocator) ||
+      !put(addresses, "TVMFFIObjectCreateOpaque", found.create_object) ||
+      !put(addresses, "TVMFFIFunctionCreate", found.create_function)) {
     return nullptr;
   }
   PyObject* address = PyLong_FromVoidPtr(reinterpret_cast<void*>(&give_value));

@@ -32,6 +32,7 @@ struct FfiAny {
 
 using FfiSafeCall = int (*)(void* self, const FfiAny* args, int32_t count, FfiAny* result);
 using FfiDeleter = void (*)(void* self, int flags);
+using FfiRelease = void (*)(void* owned);
 using DLAllocator = int (*)(DLTensor*, DLManagedTensorVersioned**, void*, DLSetError);
 
 struct FfiObject {
@@ -56,6 +57,8 @@ struct Ffi {
   void (*set_error)(const char* kind, const char* message);
   DLAllocator (*allocator)();
   int (*set_allocator)(DLAllocator allocator, int everywhere, DLAllocator* before);
+  int (*create_object)(void* owned, int32_t type, FfiRelease release, void** out);
+  int (*create_function)(void* owned, FfiSafeCall call, FfiRelease release, void** out);
 };
 
 extern Ffi ffi;  // null until `configure_ffi`
@@ -80,5 +83,6 @@ PyObject* call_directly(const DirectCall& how, PyObject* args, bool* taken);
 
 // held.cpp
 PyObject* hold(PyObject* module, PyObject* args);
+PyObject* creators(PyObject* module, PyObject*);
 
 }  // namespace tensorplay

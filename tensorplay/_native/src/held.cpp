@@ -3,8 +3,11 @@
 // C++ may hold such an object longer than there is an interpreter: in a static variable, which is
 // destroyed as the process ends, or in a thread that goes on until then. The engine's deleter would ask
 // for the interpreter's lock, and its functions for an interpreter to run in, both of which end the
-// process with a fault. Objects that pass through `hold` have a deleter of ours before the engine's,
-// which leaves them to the system once the interpreter is going, and functions refuse to be called.
+// process with a fault. Objects that are held have a deleter of ours before the engine's, which leaves
+// them to the system once the interpreter is going, and functions refuse to be called. The engine's
+// Python layer makes all of its own by two functions of the engine's library; where it calls ours in
+// their place, its objects are held from the start, whoever asks for them and wherever they go. Others
+// are held as they pass through `hold`.
 #include <atomic>
 
 #include "ffi_abi.h"
@@ -33,6 +36,30 @@ int call_held_function(void* self, const FfiAny* args, int32_t count, FfiAny* re
   return -1;
 }
 
+void hold_object(FfiObject* object) {
+  if (object->deleter == delete_object.load()) object->deleter = delete_held_object;
+}
+
+void hold_function(FfiFunction* function) {
+  if (function->object.deleter == delete_function.load()) {
+    function->object.deleter = delete_held_function;
+  }
+  if (function->call == call_function.load()) function->call = call_held_function;
+}
+
+int create_held_object(void* owned, int32_t type, FfiRelease release, void** out) {
+  const int failed = ffi.create_object(owned, type, release, out);
+  if (failed == 0 && type == kFfiPythonObject) hold_object(static_cast<FfiObject*>(*out));
+  return failed;
+}
+
+// Some call C++ and own a Python object beside it: those do go on being called.
+int create_held_function(void* owned, FfiSafeCall call, FfiRelease release, void** out) {
+  const int failed = ffi.create_function(owned, call, release, out);
+  if (failed == 0) hold_function(static_cast<FfiFunction*>(*out));
+  return failed;
+}
+
 }  // namespace
 
 // hold(address, is_sample): a sample is one that Python has just made, of which others are told.
@@ -46,20 +73,25 @@ PyObject* hold(PyObject*, PyObject* args) {
     Py_RETURN_NONE;
   }
   if (object->type == kFfiPythonObject) {
-    if (is_sample) delete_object.store(object->deleter);
-    if (object->deleter == delete_object.load()) object->deleter = delete_held_object;
+    if (is_sample && object->deleter != delete_held_object) delete_object.store(object->deleter);
+    hold_object(object);
   } else if (object->type == kFfiFunction) {
     auto* function = reinterpret_cast<FfiFunction*>(object);
-    if (is_sample) {
+    if (is_sample && function->call != call_held_function) {
       delete_function.store(object->deleter);
       call_function.store(function->call);
     }
-    if (object->deleter == delete_function.load() && function->call == call_function.load()) {
-      object->deleter = delete_held_function;
-      function->call = call_held_function;
-    }
+    // Functions of C++ may have the same class.
+    if (function->call == call_function.load()) hold_function(function);
   }
   Py_RETURN_NONE;
+}
+
+PyObject* creators(PyObject*, PyObject*) {
+  return Py_BuildValue("{s:N,s:N}", "TVMFFIObjectCreateOpaque",
+                       PyLong_FromVoidPtr(reinterpret_cast<void*>(&create_held_object)),
+                       "TVMFFIFunctionCreate",
+                       PyLong_FromVoidPtr(reinterpret_cast<void*>(&create_held_function)));
 }
 
 }  // namespace tensorplay

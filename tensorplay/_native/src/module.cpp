@@ -14,7 +14,7 @@ using namespace tensorplay;
 
 // What the Python code beside the extension expects of it: raised, here and in `_native/__init__.py`,
 // whenever either side changes in a way that the other has to know.
-constexpr long kInterface = 8;
+constexpr long kInterface = 9;
 
 // What Python's table holds in place of a function with more arguments than its own type has.
 template <typename Function>
@@ -83,6 +83,9 @@ PyMethodDef methods[] = {
      "configure_ffi(addresses, make): say where the engine's functions are, and how one is made."},
     {"hold", hold, METH_VARARGS,
      "hold(address, is_sample): let an engine's object that owns a Python object outlive Python."},
+    {"creators", creators, METH_NOARGS,
+     "creators(): addresses of functions, by the names of the engine's own before which they stand, "
+     "whose objects outlive Python from the start."},
     {"allocator_address", allocator_address, METH_NOARGS,
      "Address of the allocator, as the engine's environment takes it."},
     {"park_threads_at_exit", park_threads_at_exit, METH_NOARGS,

@@ -25,8 +25,10 @@ def engine() -> ModuleType:
     with _importing:
         module = _import_without_torch()
     from tensorplay.utils.cpp_jit.allocator import install
+    from tensorplay.utils.cpp_jit.held import leave_to_the_system
 
     install(find_engine().library)
+    leave_to_the_system()
     return module
 
 

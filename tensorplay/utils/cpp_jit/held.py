@@ -2,9 +2,18 @@
 
 C++ may hold such an object longer than there is an interpreter: in a static variable, or in a
 thread that goes on until the process ends. The engine would then ask for the interpreter's lock and
-end the process with a fault, so such objects are left to the system: by the compiled extension,
-which looks whether there is an interpreter (`_native/src/held.cpp`), or, without it, by one more
-reference to each of them when Python's exit begins.
+end the process with a fault, so such objects are left to the system.
+
+Whoever made them and wherever they are, the engine's Python layer lets go of what they own by three
+functions that it imports from Python. When the interpreter has nothing left to do, a function that
+does nothing stands in their place.
+
+Before that, while the interpreter ends and other threads go on, and when a function is called, it
+is the object that counts. The compiled extension looks whether there is an interpreter, for all
+that the engine makes since it is in use here (`_native/src/held.cpp`). Where the extension is
+missing, or it is not known where the engine's Python layer keeps the addresses of what it imports,
+objects count that pass through `hold`: the extension looks for these, or else they get one more
+reference when Python's exit begins.
 """
 
 from __future__ import annotations
@@ -12,15 +21,26 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import importlib
+import sys
 import threading
 from typing import Any
 
 from tensorplay import _native
 from tensorplay.utils.cpp_jit.c_interface import AnyValues, SafeCall
 from tensorplay.utils.cpp_jit.engine import engine
+from tensorplay.utils.cpp_jit.imported import Place, places
 from tensorplay.utils.cpp_jit.toolchain import find_engine
 
-__all__ = ["engine_library", "give", "hold", "opaque", "owned", "prepare"]
+__all__ = [
+    "engine_library",
+    "give",
+    "hold",
+    "leave_to_the_system",
+    "opaque",
+    "owned",
+    "prepare",
+]
 
 # What the extension calls of the engine.
 _CALLED = (
@@ -32,7 +52,12 @@ _CALLED = (
     "TVMFFIErrorSetRaisedFromCStr",
     "TVMFFIEnvGetDLPackManagedTensorAllocator",
     "TVMFFIEnvSetDLPackManagedTensorAllocator",
+    "TVMFFIObjectCreateOpaque",
+    "TVMFFIFunctionCreate",
 )
+# What its Python layer calls when it lets go of a Python object; the first call last, so that no
+# thread gets from one that does nothing to one that does something.
+_LETTING_GO = ("Py_DecRef", "PyGILState_Release", "PyGILState_Ensure")
 # Indices of types in the engine's C header.
 _FUNCTION, _PYTHON_OBJECT = 68, 74
 _STRONG = 1  # of the flags of a deleter: the object itself ends, not only its memory
@@ -44,11 +69,6 @@ def engine_library() -> ctypes.PyDLL:
     library = ctypes.PyDLL(str(find_engine().library))
     library.TVMFFIObjectIncRef.argtypes = [ctypes.c_void_p]
     return library
-
-
-def _function_on(address: int) -> Any:
-    """Return a function of the engine that calls the C function at an address."""
-    return engine().Function.__from_extern_c__(address)
 
 
 def _give_value(_: Any, args: AnyValues, __: int, result: AnyValues) -> int:
@@ -64,7 +84,8 @@ _C_FUNCTION = SafeCall(_give_value)  # lives as long as the process: the engine 
 
 @functools.lru_cache(maxsize=1)
 def _giver() -> Any:
-    return _function_on(ctypes.cast(_C_FUNCTION, ctypes.c_void_p).value or 0)
+    address = ctypes.cast(_C_FUNCTION, ctypes.c_void_p).value or 0
+    return engine().Function.__from_extern_c__(address)
 
 
 def give(type_index: int, address: int) -> Any:
@@ -137,7 +158,7 @@ def _is_as_declared(made: Any, type_index: int) -> bool:
 @functools.lru_cache(maxsize=1)
 def _holder() -> Any:
     """Return what holds an object by its address, ready for those that the engine makes."""
-    core = engine().core
+    core: Any = importlib.import_module("tvm_ffi.core")
     samples = {
         _PYTHON_OBJECT: core._convert_to_opaque_object(None),
         _FUNCTION: core._convert_to_ffi_func(print),
@@ -150,11 +171,43 @@ def _holder() -> Any:
         addresses = {
             name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _CALLED
         }
-        _native.core.configure_ffi(addresses, _function_on)
+        _native.core.configure_ffi(addresses, core.Function.__from_extern_c__)
         hold = _native.core.hold
     for sample in samples.values():
         hold(sample.__chandle__(), True)
     return hold
+
+
+class _End:
+    """Puts a function that does nothing into places when the interpreter clears `sys`.
+
+    It does so after all modules, whose globals are gone by then: this uses its own attributes. No
+    other thread can call Python any more, and memory that is not freed does not matter.
+    """
+
+    def __init__(self, where: list[Place]) -> None:
+        self._where = where
+        self._nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
+        self._is_now = sys.is_finalizing
+
+    def __del__(self) -> None:
+        if self._is_now():
+            for place in self._where:
+                place.put(self._nothing)
+
+
+@functools.lru_cache(maxsize=1)
+def leave_to_the_system() -> None:
+    """Let the objects that the engine's Python layer has made and will make outlive Python."""
+    core: Any = importlib.import_module("tvm_ffi.core")
+    creators = {} if _holder() in (None, _hold) else _native.core.creators()
+    imported = places(getattr(core, "__file__", None) or "", [*_LETTING_GO, *creators])
+    for name, address in creators.items():
+        for place in imported[name]:
+            place.put(address)
+    if all(imported[name] for name in _LETTING_GO):
+        where = [place for name in _LETTING_GO for place in imported[name]]
+        sys._tensorplay_end = _End(where)  # type: ignore[attr-defined]
 
 
 def hold(made: Any) -> Any:

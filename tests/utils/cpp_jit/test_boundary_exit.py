@@ -65,6 +65,7 @@ struct CallsAtTheEnd {
 };
 static CallsAtTheEnd at_the_end;
 void call_at_the_end(Function f) { at_the_end.f = f; }
+void call_first_at_the_end(Array<Any> x) { at_the_end.f = x[0].cast<Function>(); }
 
 static std::atomic<bool> ending{false}, finished{true};
 struct Waits {
@@ -106,15 +107,18 @@ void sleeps(int64_t ms) { pause(ms); }
 """
 NAMES = [
     *("keep", "kept_last", "keep_result", "keep_error", "call", "composed", "call_at_the_end"),
-    *("calls_forever", "lets_go_late", "sleeps"),
+    *("call_first_at_the_end", "calls_forever", "lets_go_late", "sleeps"),
 ]
 START = f"""
 import atexit, datetime, decimal, threading, time
 import numpy as np, tvm_ffi
+class Mine: pass
+made_before = tvm_ffi.Array([Mine(), lambda x: x, tvm_ffi.List([Mine()])])
 import tensorplay as tp
 from tensorplay.utils import cpp_jit
-m = cpp_jit.load_inline("exits", cpp_sources={SOURCE!r}, functions={NAMES!r})
-class Mine: pass
+build = cpp_jit.build_inline("exits", cpp_sources={SOURCE!r}, functions={NAMES!r})
+m = cpp_jit.load_module(build)
+engines = tvm_ffi.load_module(str(build))
 def in_threads(f):
     called = set()
     def run():
@@ -175,12 +179,67 @@ m.keep(Mine())
 atexit.register(lambda: m.call(lambda x: m.keep(Mine()), 1))
 """,
 }
+#: What the engine makes of Python objects by itself, for whomever, and nothing of ours sees.
+MADE_BY_THE_ENGINE = {
+    "arrays": "m.keep(tvm_ffi.Array([Mine(), lambda x: x, (Mine(), {1: lambda: 1})]))",
+    "what it converts": "m.keep(tvm_ffi.convert([Mine(), [lambda x: x], {'a': [Mine()]}, {1}]))",
+    "maps": "m.keep(tvm_ffi.Map({'a': Mine(), 'b': lambda x: x, 'c': {'d': Mine()}}))",
+    "lists, changed later": """
+made = tvm_ffi.List([Mine()])
+m.keep(made)
+made.append(Mine())
+made.extend([lambda x: x, [Mine()]])
+made[0] = lambda x: x
+del made
+""",
+    "dicts, changed later": """
+made = tvm_ffi.Dict({"a": Mine()})
+m.keep([made])
+made["b"] = Mine()
+made["a"] = [lambda x: x, Mine()]
+del made
+""",
+    "containers that callbacks return": """
+m.keep_result(lambda x: tvm_ffi.Array([Mine(), lambda y: x]), 1)
+m.keep_result(lambda x: tvm_ffi.convert({"a": [Mine(), x]}), t)
+m.keep_result(tvm_ffi.convert(lambda x: [Mine(), lambda y: x]), 1)
+""",
+    "containers of functions that it registers": """
+tvm_ffi.register_global_func("exits.list", lambda x: tvm_ffi.List([x, Mine(), lambda y: x]))
+m.keep(tvm_ffi.get_global_func("exits.list")(Mine()))
+m.keep_result(tvm_ffi.get_global_func("exits.list"), Mine())
+""",
+    "objects that it passes to C++": """
+engines.keep(Mine())
+engines.keep([Mine(), lambda x: x, {"a": Mine()}])
+engines.keep_result(lambda x: [Mine(), lambda y: x], Mine())
+engines.keep_error(lambda x: 1 // 0, 1)
+""",
+    "what C functions keep alive": """
+m.keep(tvm_ffi.Function.__from_extern_c__(1, keep_alive_object=Mine()))
+m.keep([tvm_ffi.Function.__from_mlir_packed_safe_call__(1, keep_alive_object=Mine())])
+""",
+    "containers made before": "m.keep(made_before); del made_before",
+}
 #: With what they write at the end: the interpreter is gone, the process is not.
 ALIVE = {
     "a static variable calls": ("m.call_at_the_end(lambda x: x)", "interpreter has ended\n"),
+    "a static variable calls what an array holds": (
+        "m.call_first_at_the_end(tvm_ffi.Array([lambda x: x]))",
+        "interpreter has ended\n",
+    ),
+    "a static variable calls what the engine passed": (
+        "engines.call_at_the_end(lambda x: x)",
+        "interpreter has ended\n",
+    ),
     "a thread calls": ("m.calls_forever(lambda x: Mine())", ""),
     "a thread lets go of an object": ("m.lets_go_late(Mine())", "let go\n"),
     "a thread lets go of a function": ("m.lets_go_late([lambda: t])", "let go\n"),
+    "a thread lets go of an array": (
+        "m.lets_go_late(tvm_ffi.Array([Mine(), lambda x: x]))",
+        "let go\n",
+    ),
+    "a thread lets go of an array made before": ("m.lets_go_late(made_before)", "let go\n"),
     "a thread lets go of a tensor": ("m.lets_go_late(t)", "let go\n"),
     "threads of Python are in a kernel": ("in_threads(lambda: m.sleeps(5))", ""),
     "threads of Python call back": ("in_threads(lambda: m.call(lambda x: [x, Mine()], 1))", ""),
@@ -192,9 +251,16 @@ ALIVE = {
 }
 
 
-def run(text: str, native: str) -> str:
+#: As where it is not known in which places the engine's Python layer keeps what it imports.
+WITHOUT_PLACES = """
+from tensorplay.utils.cpp_jit import held
+held.places = lambda library, names: {name: [] for name in names}
+"""
+
+
+def run(text: str, native: str, before: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, "-c", START + text],
+        [sys.executable, "-c", before + START + text],
         check=False,
         capture_output=True,
         text=True,
@@ -211,8 +277,42 @@ def test_what_static_variables_hold_is_left_to_the_system(what: str, native: str
     assert run(HELD[what], native) == ""
 
 
+@pytest.mark.parametrize("native", ["1", "0"])
+def test_what_the_engine_makes_by_itself_is_left_to_the_system(native: str) -> None:
+    try:
+        assert run("\n".join(MADE_BY_THE_ENGINE.values()), native) == ""
+    except AssertionError as error:
+        for what, text in MADE_BY_THE_ENGINE.items():
+            try:
+                run(text, native)
+            except AssertionError:
+                raise AssertionError(what) from error
+        raise
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+def test_what_passes_us_is_left_to_the_system_by_any_engine(native: str) -> None:
+    assert run("".join(HELD.values()), native, WITHOUT_PLACES) == ""
+
+
 @pytest.mark.parametrize("what", ALIVE)
 def test_what_goes_on_without_an_interpreter_ends_nothing(what: str) -> None:
     # Without the extension nobody looks whether there is an interpreter still.
     text, written = ALIVE[what]
     assert run(text, "1").endswith(written)
+
+
+def test_objects_end_as_ever_until_the_interpreter_does() -> None:
+    text = """
+import gc, weakref
+class Key: pass
+value, key = Mine(), Key()
+alive = [weakref.ref(value), weakref.ref(key)]
+m.call(lambda x: None, tvm_ffi.Array([value, {"a": lambda: key}]))
+made = tvm_ffi.Function.__from_extern_c__(1, keep_alive_object=value)
+del value, key, made
+gc.collect()
+assert [each() for each in alive] == [None, None]
+"""
+    for native in ("1", "0"):
+        assert run(text, native) == ""
