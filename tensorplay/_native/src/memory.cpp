@@ -1,6 +1,10 @@
 // Memory of large arrays. A fresh block of 16 MiB costs thousands of page faults when it is first
 // written, longer than many a kernel runs; blocks that were freed are kept, up to a limit, and blocks
 // are of huge pages where the system has them.
+//
+// Arrays that are given one after another begin at different places of a page. Processors tell what
+// is under way to memory apart by its place within 4 KiB first: a loop that writes two results past
+// the caches takes twice as long where both begin at the same one.
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include "launch.h"
 
@@ -26,19 +30,22 @@ namespace {
 constexpr size_t kLarge = size_t{1} << 16;
 constexpr size_t kHuge = size_t{1} << 21;
 constexpr size_t kMostKept = size_t{1} << 28;
+constexpr size_t kPage = size_t{1} << 12;
+constexpr size_t kShift = 512;  // so far that what is read just behind a result is none of it
 
 struct Block {
-  void* at;
-  size_t size;
+  void* at;     // where it begins
+  size_t size;  // of what is given of it; one page more is there, for the shift
 };
 
 std::vector<Block>* blocks = new std::vector<Block>;  // the last one freed at the end
 std::mutex* blocks_mutex = new std::mutex;
-std::unordered_map<void*, size_t>* live = new std::unordered_map<void*, size_t>;  // large ones
+std::unordered_map<void*, Block>* live = new std::unordered_map<void*, Block>;  // by what was given
 size_t kept = 0;
+size_t given_shift = 0;
 
 size_t rounded(size_t bytes) {
-  size_t unit = bytes >= kHuge ? kHuge : size_t{1} << 12;
+  size_t unit = bytes >= kHuge ? kHuge : kPage;
   bytes = bytes > 0 ? bytes : 1;
   return (bytes + unit - 1) / unit * unit;
 }
@@ -47,27 +54,36 @@ void* fresh(size_t size) {
 #ifdef __linux__
   // Aligned to the size of huge pages: more is mapped, and what is over is given back.
   size_t over = size >= kHuge ? kHuge : 0;
-  void* found = mmap(nullptr, size + over, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  size_t whole = size + kPage;
+  void* found = mmap(nullptr, whole + over, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (found == MAP_FAILED) return nullptr;
   if (over == 0) return found;
   auto at = reinterpret_cast<uintptr_t>(found);
   uintptr_t start = (at + kHuge - 1) / kHuge * kHuge;
   if (start > at) munmap(found, start - at);
-  if (at + over > start) munmap(reinterpret_cast<void*>(start + size), at + over - start);
+  if (at + over > start) munmap(reinterpret_cast<void*>(start + whole), at + over - start);
   madvise(reinterpret_cast<void*>(start), size, MADV_HUGEPAGE);
   return reinterpret_cast<void*>(start);
 #else
-  return std::malloc(size);
+  return std::malloc(size + kPage);
 #endif
 }
 
 void give_back(void* at, size_t size) {
 #ifdef __linux__
-  munmap(at, size);
+  munmap(at, size + kPage);
 #else
   (void)size;
   std::free(at);
 #endif
+}
+
+// Where in a block the next array begins; the mutex is held.
+void* place_in(const Block& block) {
+  given_shift = (given_shift + kShift) % kPage;
+  void* at = static_cast<char*>(block.at) + given_shift;
+  (*live)[at] = block;
+  return at;
 }
 
 void* take(void*, size_t bytes) {
@@ -77,19 +93,16 @@ void* take(void*, size_t bytes) {
     std::lock_guard<std::mutex> guard(*blocks_mutex);
     for (size_t i = blocks->size(); i-- > 0;) {
       if ((*blocks)[i].size != size) continue;
-      void* at = (*blocks)[i].at;
+      Block block = (*blocks)[i];
       blocks->erase(blocks->begin() + static_cast<std::ptrdiff_t>(i));
       kept -= size;
-      (*live)[at] = size;
-      return at;
+      return place_in(block);
     }
   }
   void* at = fresh(size);
-  if (at != nullptr) {
-    std::lock_guard<std::mutex> guard(*blocks_mutex);
-    (*live)[at] = size;
-  }
-  return at;
+  if (at == nullptr) return nullptr;
+  std::lock_guard<std::mutex> guard(*blocks_mutex);
+  return place_in({at, size});
 }
 
 void release(void*, void* at, size_t) {
@@ -102,10 +115,10 @@ void release(void*, void* at, size_t) {
       std::free(at);
       return;
     }
-    size_t size = found->second;
+    Block block = found->second;
     live->erase(found);
-    blocks->push_back({at, size});
-    kept += size;
+    blocks->push_back(block);
+    kept += block.size;
     size_t drop = 0;
     while (kept > kMostKept && drop < blocks->size()) kept -= (*blocks)[drop++].size;
     old.assign(blocks->begin(), blocks->begin() + static_cast<std::ptrdiff_t>(drop));
@@ -126,7 +139,7 @@ void* take_again(void* context, void* at, size_t bytes) {
   {
     std::lock_guard<std::mutex> guard(*blocks_mutex);
     auto found = live->find(at);
-    if (found != live->end()) before = found->second;
+    if (found != live->end()) before = found->second.size;
   }
   if (before == 0) return std::realloc(at, bytes > 0 ? bytes : 1);  // stays with `malloc`
   if (rounded(bytes) == before) return at;

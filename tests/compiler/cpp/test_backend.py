@@ -299,6 +299,18 @@ def test_rows_of_large_calls_are_whole() -> None:
         np.testing.assert_allclose(f(x)[0].numpy(), (x.softmax(-1) * 2.0).numpy(), rtol=1e-5)
 
 
+def test_results_of_a_kernel_begin_at_different_places_of_a_page() -> None:
+    if tp._native.core is None:
+        pytest.skip("no extension was built")
+    b = Builder()
+    x = b.input(normal(1 << 18))
+    f = b.compile(b.mul(x, 2), b.add(x, 1), b.mul(x, x))
+    for _ in range(5):
+        places = [t.data_ptr() % 4096 for t in f(normal(1 << 18))]
+        assert len(set(places)) == 3
+        assert all(p % 64 == 0 for p in places)
+
+
 def test_scratch_of_an_enormous_row_is_not_kept() -> None:
     if tp._native.core is None:
         pytest.skip("no extension was built")
