@@ -18,6 +18,7 @@ from tensorplay.autograd import forward_ad, grad_mode, saved_tensors
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.graph import AccumulateGrad, Node as HistoryNode, edge_of
 from tensorplay.autograd.inplace import CopySlices
+from tensorplay.autograd.saved_tensors import SavedTensor
 from tensorplay.compiler.guards import first_broken, undo
 from tensorplay.compiler.recorder import Input, Recorder
 from tensorplay.compiler.traced import Step, TracedArray, traced
@@ -105,6 +106,8 @@ class Captured:
     tangents: list[Node] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)  # inputs whose gradients are given
     gradients: list[Node | None] = field(default_factory=list)
+    #: The memory that eager execution keeps for the backward pass, by identity, in bytes.
+    saved_eagerly: dict[int, int] = field(default_factory=dict)
 
     @property
     def inputs(self) -> list[Input]:
@@ -411,7 +414,13 @@ def _differentiate(recorder: Recorder, found: Captured) -> None:
             starts.append((edge, tangent))
     edges = [edge_of(recorder.inputs[i].leaf) for i in wanted]
     # Formulas of the library read nothing of the user's, and run several times faster unwatched.
-    ours = all(isinstance(n, (PrimitiveNode, CopySlices, AccumulateGrad)) for n in _nodes(starts))
+    history = _nodes(starts)
+    ours = all(
+        isinstance(n, (PrimitiveNode, CopySlices, AccumulateGrad)) and not _has_hooks(n)
+        for n in history
+    )
+    with recorder.unwatched():
+        found.saved_eagerly = _saved_by(history)
     with recorder.unwatched() if ours else nullcontext():
         gradients = run_backward(
             starts,
@@ -424,13 +433,29 @@ def _differentiate(recorder: Recorder, found: Captured) -> None:
     found.gradients = [None if g is None else recorder.lift(g)._array.node() for g in gradients]
 
 
+def _has_hooks(node: HistoryNode) -> bool:
+    extras = node._extras
+    return extras is not None and bool(extras.pre_hooks or extras.tensor_hooks)
+
+
+def _saved_by(history: Sequence[HistoryNode]) -> dict[int, int]:
+    """Return the memory that nodes of a history hold, by identity, in bytes."""
+    found: dict[int, int] = {}
+    for node in history:
+        for value in node.saved().values():
+            for saved in value if isinstance(value, list) else (value,):
+                tensor = saved._tensor if isinstance(saved, SavedTensor) else None
+                if tensor is not None and isinstance(tensor._array, TracedArray):
+                    memory = tensor._array.memory
+                    found[id(memory)] = int(memory.size) * int(tensor._dtype.itemsize)
+    return found
+
+
 def _nodes(starts: Sequence[tuple[Any, Any]]) -> list[HistoryNode]:
     """Return the nodes of the history that leads to `starts`."""
     found = dict.fromkeys(edge.node for edge, _ in starts)
     nodes = list(found)
     for node in nodes:  # grows while it is walked
-        if node._extras is not None and (node._extras.pre_hooks or node._extras.tensor_hooks):
-            return [HistoryNode(())]
         for edge in node.edges:
             if edge is not None and edge.node not in found:
                 found[edge.node] = None

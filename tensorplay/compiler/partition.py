@@ -1,40 +1,27 @@
 """Forward and backward as two graphs, and what the first keeps for the second.
 
 What depends on gradients of results runs backward. What it reads of the rest is either kept or
-computed again: inputs and results are there anyway, and of others a cheap chain of elementwise
-steps from what is there costs less than to write and read its result.
+computed again, as `keeping` chooses.
 """
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tensorplay._creation import zeros
 from tensorplay.compiler.capture import Captured
+from tensorplay.compiler.keeping import Choice, ancestors, choose
 from tensorplay.graph.effects import write
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.node import Node, is_effect, may_raise
 from tensorplay.graph.passes import is_view
-from tensorplay.ops.operator import OPERATORS, Operator
+from tensorplay.ops.operator import OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["Parts", "checks", "owned", "partition", "without"]
-
-#: Operators that cost little beside reading their arguments.
-_CHEAP: Final = frozenset({
-    *("add", "sub", "mul", "neg", "div", "reciprocal", "square", "sqrt", "rsqrt", "addcmul"),
-    "lerp",
-    *("sigmoid", "relu", "silu", "gelu", "softplus", "leaky_relu", "elu", "hardtanh", "tanh"),
-    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "pow", "erf", "abs"),
-    *("sign", "floor", "ceil", "trunc", "round", "maximum", "minimum", "clamp", "where"),
-    *("masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or"),
-    *("logical_not", "isnan", "isfinite", "_cast", "expand", "reshape", "squeeze", "unsqueeze"),
-    *("permute", "transpose", "_slice", "conj", "real", "imag", "sgn"),
-})  # fmt: skip
 
 
 @dataclass
@@ -52,12 +39,15 @@ class Parts:
         What is kept, as ``("input", i)``, ``("root", i)`` or ``("value", i)``.
     given
         Which of the wanted inputs have a gradient.
+    choice
+        What is kept, with reasons.
     """
 
     forward: Graph
     backward: Graph | None
     saved: list[tuple[str, int]]
     given: list[bool]
+    choice: Choice
 
 
 def partition(captured: Captured, *, conditions_apart: bool = False) -> Parts:
@@ -66,14 +56,14 @@ def partition(captured: Captured, *, conditions_apart: bool = False) -> Parts:
     roots = [r.node for r in captured.roots]
     conditions = [] if conditions_apart else [c.node for c in captured.recorder.conditions]
     gradients = [g for g in captured.gradients if g is not None]
-    kept: list[Node] = []
+    choice = Choice()
     backward = None
     late = _late(captured)
     if gradients:
-        kept = _choose(captured, late, roots)
-        backward = _backward_graph(joint, kept, captured.tangents, gradients, late)
-    forward, saved = _forward_graph(captured, roots, conditions, kept, late)
-    return Parts(forward, backward, saved, [g is not None for g in captured.gradients])
+        choice = choose(captured, late, roots)
+        backward = _backward_graph(joint, choice.nodes, captured.tangents, gradients, late)
+    forward, saved = _forward_graph(captured, roots, conditions, choice.nodes, late)
+    return Parts(forward, backward, saved, [g is not None for g in captured.gradients], choice)
 
 
 def _late(captured: Captured) -> set[Node]:
@@ -87,84 +77,6 @@ def _late(captured: Captured) -> set[Node]:
         ):
             late.add(node)
     return late
-
-
-def _ancestors(nodes: Iterable[Node]) -> set[Node]:
-    found: set[Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
-    return found
-
-
-def _bytes(node: Node) -> int:
-    value = node.meta.get("val")
-    if isinstance(value, tuple):
-        return sum(v._array.size * v._dtype.itemsize for v in value)
-    return 0 if value is None else int(value._array.size) * int(value._dtype.itemsize)
-
-
-def _is_cheap(node: Node) -> bool:
-    if node.op != "call_function":
-        return False
-    if node.target is operator.getitem:
-        return False
-    return (
-        isinstance(node.target, Operator)
-        and node.target.name in _CHEAP
-        and node.target is OPERATORS.get(node.target.name)
-    )
-
-
-def _choose(captured: Captured, late: set[Node], roots: list[Node]) -> list[Node]:
-    """Return the values to keep, in the order of the graph."""
-    joint = captured.recorder.graph
-    order = {n: i for i, n in enumerate(joint.nodes)}
-    gradients = [g for g in captured.gradients if g is not None]
-    needed = _ancestors(gradients)
-    read = {
-        used
-        for node in needed & late
-        for used in node.all_input_nodes
-        if used not in late
-    } | {g for g in gradients if g not in late}  # fmt: skip
-    written = {x.node for x in captured.inputs if x.written}
-    free = {x.node for x in captured.inputs} - written
-    # A root that an input's new value is, or that is written later by a view, is no longer there.
-    free |= {r for r in roots if r.op == "call_function"}
-    kept: set[Node] = set()
-
-    def cone(node: Node, frontier: set[Node], inside: set[Node]) -> bool:
-        """Collect what has to be there to compute `node` again; false if that is dear."""
-        if node in free or node in kept or node.op == "get_attr":
-            frontier.add(node)
-            return True
-        if not _is_cheap(node):
-            frontier.add(node)
-            return True
-        inside.add(node)
-        return len(inside) <= 64 and all(
-            n in inside or cone(n, frontier, inside) for n in node.all_input_nodes
-        )
-
-    for node in sorted(read, key=order.__getitem__):
-        if node in kept or node.op == "get_attr":
-            continue
-        if node in free:
-            kept.add(node)
-            continue
-        frontier: set[Node] = set()
-        inside: set[Node] = set()
-        if _is_cheap(node) and cone(node, frontier, inside):
-            new = [n for n in frontier if n not in kept and n not in free and n.op != "get_attr"]
-            if sum(map(_bytes, new)) <= _bytes(node):
-                kept.update(n for n in frontier if n.op != "get_attr")
-                continue
-        kept.add(node)
-    return sorted(kept, key=order.__getitem__)
 
 
 def _backward_graph(
@@ -290,7 +202,7 @@ def _forward_graph(
         and (is_effect(n) or (may_raise(n) and n in captured.forward_nodes))
     ]  # fmt: skip
     values = [value for _, value in captured.writes]
-    needed = _ancestors([*roots, *conditions, *kept, *effects, *values])
+    needed = ancestors([*roots, *conditions, *kept, *effects, *values])
     for node in captured.recorder.graph.nodes:
         if node in needed and node not in known:
             known[node] = graph.node_copy(node, known.__getitem__)
@@ -322,7 +234,7 @@ def _forward_graph(
 def checks(captured: Captured) -> Graph:
     """Return the graph of the conditions alone, on the inputs of the whole."""
     conditions = [c.node for c in captured.recorder.conditions]
-    needed = _ancestors(conditions)
+    needed = ancestors(conditions)
     graph = Graph()
     known: dict[Node, Node] = {}
     for x in captured.inputs:

@@ -13,6 +13,7 @@ from tensorplay.autograd import grad_mode
 from tensorplay.compiler.backends import BUILT_IN, lookup_backend
 from tensorplay.compiler.capture import Captured
 from tensorplay.compiler.guards import same
+from tensorplay.compiler.keeping import depends_on_owners
 from tensorplay.compiler.partition import Parts, checks, owned, partition, without
 from tensorplay.compiler.watch import Guard
 from tensorplay.graph.effects import write_part
@@ -58,6 +59,8 @@ class Program:
         self._backend, self._keywords = backend, keywords
         self.saved = parts.saved
         self.given = parts.given
+        #: What is kept between forward and backward, and why.
+        self.choice = parts.choice
         self.differentiable = captured.differentiable
         self.root_count = len(captured.roots)
         #: Where the kept values begin among the results of the forward graph.
@@ -426,6 +429,8 @@ def signature(captured: Captured) -> Signature:
         tuple(captured.wanted),
         tuple([None if g is None else numbers[g] for g in captured.gradients]),
         tuple([x.leaf._requires_grad for x in captured.inputs]),
+        # What is kept may differ for inputs that are held for second derivatives anyway.
+        tuple([x.history is None for x in captured.inputs]) if depends_on_owners(captured) else (),
     )
     return Signature(
         (tuple(rows), ends), tuple(sizes), tuple(are_sizes), tuple(arguments), tuple(floats)

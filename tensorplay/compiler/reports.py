@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from tensorplay.compiler.binding import Binding
     from tensorplay.compiler.program import Program
 
-__all__ = ["CompileReport", "Event", "Explanation", "ProgramReport", "RegionReport"]
+__all__ = [
+    "CompileReport",
+    "Event",
+    "Explanation",
+    "KeptReport",
+    "ProgramReport",
+    "RegionReport",
+]
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,28 @@ class RegionReport:
 
 
 @dataclass(frozen=True)
+class KeptReport:
+    """A value that the forward pass keeps for the backward pass.
+
+    Attributes
+    ----------
+    name
+        That of the step which computes it, or of the input.
+    kind
+        ``"input"``, ``"result"`` or ``"value"``.
+    type
+        Element type and shape in the first call.
+    reason
+        Why it is kept, and not something that it is computed from or for.
+    """
+
+    name: str
+    kind: str
+    type: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class ProgramReport:
     """One program.
 
@@ -64,6 +93,12 @@ class ProgramReport:
         What runs together.
     source
         What the backend generated, empty if nothing.
+    kept
+        What the forward pass keeps for the backward pass.
+    kept_bytes, eager_bytes
+        The memory that is held until then, at the sizes of the first call, and what eager execution
+        would hold. Leaves count where that keeps them; other inputs always, as second derivatives
+        need them.
     """
 
     number: int
@@ -75,6 +110,9 @@ class ProgramReport:
     conditions: tuple[str, ...]
     regions: tuple[RegionReport, ...]
     source: str
+    kept: tuple[KeptReport, ...] = ()
+    kept_bytes: int = 0
+    eager_bytes: int = 0
 
     @classmethod
     def of(cls, number: int, program: Program, bindings: Iterable[Binding]) -> ProgramReport:
@@ -97,6 +135,12 @@ class ProgramReport:
             ),
             _regions(report),
             "\n".join(getattr(report, "sources", ())),
+            tuple(
+                KeptReport(k.node.name, "result" if k.kind == "root" else k.kind, k.type, k.reason)
+                for k in program.choice.kept
+            ),
+            program.choice.held,
+            program.choice.held_eagerly,
         )  # fmt: skip
 
 
@@ -196,6 +240,7 @@ def _program_lines(p: ProgramReport) -> list[str]:
     lines = [f"program {p.number}: {p.shapes} sets of shapes, {p.hits} calls"]
     lines += [f"  guard: {g}" for g in p.guards]
     lines += [f"  condition: {c}" for c in p.conditions]
+    lines += [f"  keeps: {text}" for text in _kept_texts(p)]
     for r in p.regions:
         why = f": {r.reason}" if r.reason else ""
         lines.append(f"  {r.kind}: {', '.join(r.nodes)}{why}")
@@ -203,6 +248,13 @@ def _program_lines(p: ProgramReport) -> list[str]:
         if text:
             lines += [f"  {title}:", *(f"    {line}" for line in text.splitlines())]
     return lines
+
+
+def _kept_texts(p: ProgramReport) -> list[str]:
+    if p.backward_graph is None:
+        return []
+    total = f"{p.kept_bytes} bytes for the backward pass, eager execution {p.eager_bytes}"
+    return [*(f"{k.kind} {k.name}, {k.type}: {k.reason}" for k in p.kept), total]
 
 
 def _texts(p: ProgramReport) -> tuple[tuple[str, str | None], ...]:
@@ -220,6 +272,7 @@ def _program_html(p: ProgramReport) -> str:
         for t in (
             *(f"guard: {g}" for g in p.guards),
             *(f"condition: {c}" for c in p.conditions),
+            *(f"keeps: {text}" for text in _kept_texts(p)),
             *(f"{r.kind}: {', '.join(r.nodes)} {r.reason}" for r in p.regions),
         )
     )

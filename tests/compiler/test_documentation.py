@@ -25,6 +25,7 @@ def test_the_examples_print_what_the_page_says() -> None:
     assert [line.rstrip() for line in shown.getvalue().splitlines() if line.strip()] == [
         "[-0.0454, -0.1588, 0.0, 0.8412, 1.9546]",
         "[-0.0861, -0.083, 0.5, 1.083, 1.0861]",
+        "to write and read it takes less time than tanh would again",
         "1",
         "x: float32 became float64",
         """3.0 ("global 'scale' is 2.0 no longer",)""",
