@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, over
 from tensorplay import _device
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensorplay._dtype import dtype
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Spec",
     "VersionCounter",
     "contiguous_strides",
+    "is_dense",
 ]
 
 
@@ -61,6 +64,16 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int], step: int = 1) -> bool:
+    """Tell whether elements at `strides` fill their memory without gaps, `step` to the next."""
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
 
 
 class Spec(NamedTuple):

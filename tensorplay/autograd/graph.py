@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from tensorplay._layout import is_dense
 from tensorplay._tensor import Spec, Tensor, VersionCounter, wrap
 from tensorplay.autograd import anomaly_mode, grad_mode
 from tensorplay.autograd.saved_tensors import (
@@ -347,7 +348,9 @@ def owned(array: Any, holders: int) -> Any:
         and sys.getrefcount(array) <= holders + 2
     ):
         return array
-    return array.copy(order="K" if array.flags.forc else "C")
+    # As `clone` copies: how it lies does not depend on who holds it.
+    keeps = array.flags.forc or is_dense(array.shape, array.strides, array.itemsize)
+    return array.copy(order="K" if keeps else "C")
 
 
 def _is_ordinary(present: Tensor) -> bool:

@@ -12,6 +12,8 @@ from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.engine import run_backward
 from tensorplay.autograd.graph import FREED, Node, SavedTensor, edge_of, source_of
+from tensorplay.compiler.arrivals import Arrival, arrival_of
+from tensorplay.compiler.layouts import relaid
 from tensorplay.graph.interpreter import Interpreter
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class CompiledNode(Node):
             if spec is not None and g is None
         ]  # fmt: skip
         given = [
-            wrap(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype) if g is None else g
+            wrap(_zeros(spec), spec.dtype) if g is None else g
             for g, spec in zip(grads, self.outputs, strict=True)
             if spec is not None
         ]
@@ -87,12 +89,15 @@ class CompiledNode(Node):
             return self._apply_recorded(given, missing)
         program = self._program
         arguments = self._kept_values()
-        for g in given:
+        kept = len(arguments)
+        arguments += given
+        arrivals: list[Arrival | None] = [None] * len(given)
+        laid = list(arguments)
+        for number, g in enumerate(given):
             array = g._array
             if array.__class__ is np.ndarray and not array.flags.c_contiguous:
-                arguments.append(wrap(np.ascontiguousarray(array), g._dtype))
-            else:
-                arguments.append(g)
+                arrivals[number] = arrival_of(array)
+                arguments[kept + number] = wrap(np.ascontiguousarray(array), g._dtype)
         if missing:
             first = len(program.saved)
             call, given_inputs = program.backward_without(
@@ -101,7 +106,13 @@ class CompiledNode(Node):
         else:
             call, given_inputs = program.backward_call(arguments), program.given
         results = iter(call(*arguments))
-        return [next(results) if there else None for there in given_inputs]
+        found = [next(results) if there else None for there in given_inputs]
+        if any(arrivals):
+            orders = program.orders(tuple(arrivals), laid)
+            for result, order in zip(found, orders, strict=True):
+                if result is not None and result._array.__class__ is np.ndarray:
+                    result._array = relaid(result._array, order)
+        return found
 
     def _kept_values(self) -> list[Tensor]:
         """Return what the backward graph reads of the forward one."""
@@ -165,6 +176,11 @@ class CompiledNode(Node):
 
 if _native.core is not None:
     _native.core.configure_compiled(CompiledNode)
+
+
+def _zeros(spec: Spec) -> Any:
+    """Return one zero in all places: it decides nothing about how what is computed of it lies."""
+    return np.broadcast_to(np.zeros((), spec.dtype.numpy), spec.shape)
 
 
 def _twin(tensor: Tensor) -> Tensor:

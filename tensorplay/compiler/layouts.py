@@ -58,7 +58,11 @@ def laid_out(primitive: Any, values: list[Any], specs: tuple[Spec, ...]) -> tupl
         return specs
     if any(a.type.base == "Generator" for a in primitive.schema.arguments):
         return specs
-    small = [_small(v) for v in values]
+    small = [
+        tuple([min(n, 2) for n in v]) if name == "size" and v.__class__ in {tuple, list}
+        else _small(v)
+        for name, v in zip(primitive.names, values, strict=True)
+    ]  # fmt: skip
     token = silence()
     try:
         found = primitive.impl(*small)
@@ -97,7 +101,8 @@ def _small(value: Any) -> Any:
 def _like(spec: Spec, result: Any) -> Spec:
     if spec.strides is not None or not isinstance(result, np.ndarray):
         return spec
-    if result.shape != tuple(min(n, 2) for n in spec.shape):
+    # What joins or repeats its operands has more than two elements along a dimension.
+    if [min(n, 2) for n in result.shape] != [min(n, 2) for n in spec.shape]:
         return spec
     order = order_of(result.shape, result.strides)
     return spec if order is None else Spec(spec.shape, spec.dtype, dense_strides(spec.shape, order))

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorplay._creation import zeros
+from tensorplay._layout import is_dense
+from tensorplay._tensor import Spec
 from tensorplay.compiler.capture import Captured
 from tensorplay.compiler.keeping import Choice, ancestors, choose
+from tensorplay.compiler.values import meta_of
 from tensorplay.graph.effects import write
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.node import Node, is_effect, may_raise
@@ -249,7 +252,11 @@ def checks(captured: Captured) -> Graph:
 
 def _copy(graph: Graph, node: Node) -> Node:
     made = graph.call_function(OPERATORS["clone"], (node,))
-    made.meta["val"] = node.meta["val"]
+    value = node.meta["val"]
+    array = value._array
+    dense = is_dense(array.shape, array.strides, array.itemsize)
+    # The copy of what has gaps or repeats is row-major.
+    made.meta["val"] = value if dense else meta_of(Spec(tuple(array.shape), value._dtype))
     return made
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
+from tensorplay.compiler.arrivals import Arrival, gradient_orders
 from tensorplay.compiler.backends import BUILT_IN, lookup_backend
 from tensorplay.compiler.capture import Captured
 from tensorplay.compiler.guards import same
@@ -20,7 +21,7 @@ from tensorplay.graph.effects import write_part
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.graph_module import GraphModule
 from tensorplay.graph.node import Node, is_effect
-from tensorplay.graph.order import order_of
+from tensorplay.graph.order import Order, order_of
 from tensorplay.graph.passes import is_view, optimise
 from tensorplay.ops.operator import Operator
 
@@ -107,6 +108,7 @@ class Program:
         self._lock = threading.Lock()
         self._backward_call: Callable[..., Any] | None = None
         self._constants = constants
+        self._orders: dict[Any, list[Order | None]] = {}
         self._partial: dict[Any, tuple[Callable[..., Any], list[bool]]] = {}
         self.call = self._made(self.forward, examples)
 
@@ -162,6 +164,25 @@ class Program:
                 kept = iter(there)
                 found = call, [given and next(kept) for given in self.given]
                 self._partial[(missing, shapes) if sized else missing] = found
+        return found
+
+    def orders(
+        self, arrivals: tuple[Arrival | None, ...], arguments: Sequence[Tensor]
+    ) -> list[Order | None]:
+        """Return how the gradients of the wanted inputs lie, for arguments that lie so.
+
+        Parameters
+        ----------
+        arrivals
+            How the gradients of the results lie.
+        arguments
+            All arguments of the backward graph, which are tried the first time.
+        """
+        found = self._orders.get(arrivals)
+        if found is None:
+            assert self.backward is not None  # noqa: S101 - there are gradients
+            orders = iter(gradient_orders(self.backward, arguments))
+            found = self._orders[arrivals] = [next(orders) if g else None for g in self.given]
         return found
 
     def backward_call(self, examples: Sequence[Tensor]) -> Callable[..., Any]:

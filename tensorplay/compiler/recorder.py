@@ -231,6 +231,10 @@ class Recorder:
         values, record = self._lifted(primitive, values)
         if isinstance(primitive, CustomPrimitive):
             outs = self._custom(primitive, values)
+        elif primitive.decomposition is not None:
+            # The steps are those that fuse; the history is the operator's own, as when it runs.
+            with grad_mode.no_grad():
+                outs = primitive.decomposition(*values)
         else:
             outs = self._record_call(primitive, values)
         if record and grad_mode.state.enabled:
@@ -448,6 +452,7 @@ class Recorder:
             finally:
                 watching.recorder = outer
         where = f"{primitive.name}_"
+        given: Tensor = values[0]
         values, record = self._lifted(primitive, values)
         target: Tensor = values[0]
         check_writable(target, where)
@@ -474,7 +479,7 @@ class Recorder:
             rebase_history(target, node)
         if dual:
             forward_ad.write_tangent(target, out._tangent, where)
-        return target
+        return given  # the very tensor: `module.count += 1` assigns it
 
     def _snapshot(self, value: Any, written: Tensor, *, always: bool = False) -> Any:
         """Return an argument as it was, if it lies in the memory that is written."""

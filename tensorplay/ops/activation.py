@@ -10,6 +10,7 @@ import numpy as np
 from tensorplay import _native
 from tensorplay.ops import _erf
 from tensorplay.ops.elementwise import conj_of, no_bool, unary
+from tensorplay.ops.masks import masked_fill
 from tensorplay.ops.primitive import Sample, Vjp
 
 __all__ = ["elu", "gelu", "hardtanh", "leaky_relu", "relu", "sigmoid", "silu", "softplus"]
@@ -37,7 +38,7 @@ def _relu_array(g: Any, args: Any, shapes: Any, out: Any) -> Any:
         found = _native.core.relu_gradient(g, out)
         if found is not None:
             return found
-    return np.where(out <= 0, g.dtype.type(0), g)
+    return masked_fill.impl(g, out <= 0, 0)  # as the formula does, also in how the result lies
 
 
 relu = unary(

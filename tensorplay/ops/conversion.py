@@ -8,11 +8,12 @@ import numpy as np
 
 from tensorplay import _device, _dtype
 from tensorplay._dlpack import from_dlpack
+from tensorplay._layout import is_dense
 from tensorplay._methods import attach
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.ops.arguments import SCALARS, check_held, reject
-from tensorplay.ops.dims import broadcasts_to, is_dense, strides_of
+from tensorplay.ops.dims import broadcasts_to, strides_of
 from tensorplay.ops.dispatch import overridable_method
 from tensorplay.ops.elementwise import cast
 from tensorplay.ops.node import bare_spec

@@ -10,7 +10,6 @@ from tensorplay._tensor import Spec, contiguous_strides
 
 __all__ = [
     "broadcasts_to",
-    "is_dense",
     "resolve_size",
     "strides_of",
     "view_strides",
@@ -100,16 +99,6 @@ def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
 def strides_of(spec: Spec) -> tuple[int, ...]:
     """Return the strides of `spec` in elements, also where it leaves them out."""
     return contiguous_strides(spec.shape) if spec.strides is None else spec.strides
-
-
-def is_dense(shape: Sequence[int], strides: Sequence[int], step: int = 1) -> bool:
-    """Tell whether elements at `strides` fill their memory without gaps, `step` to the next."""
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size != 1:
-            if stride != step:
-                return False
-            step *= size
-    return True
 
 
 def view_strides(spec: Spec, shape: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -202,9 +202,7 @@ class Primitive(Operator):
     def apply(self, args: tuple[Any, ...]) -> Any:
         """Run the operator on a complete tuple of arguments and record it."""
         values, arrays, record, dual, meta = self._prepare(args)
-        if self.decomposition is not None and (
-            dual or meta is BATCHED or (detours and watching.recorder is not None)
-        ):
+        if self.decomposition is not None and (dual or meta is BATCHED):
             return self.decomposition(*values)
         if meta is BATCHED:
             from tensorplay.ops.batching import apply_batched  # it is written in terms of operators

@@ -7,6 +7,24 @@ FunctionLayout function_layout;
 
 namespace {
 
+// Whether the elements fill their memory without gaps, in whichever order of dimensions.
+bool is_dense(PyArrayObject* array) {
+  const int rank = PyArray_NDIM(array);
+  const npy_intp *shape = PyArray_DIMS(array), *strides = PyArray_STRIDES(array);
+  npy_intp step = PyArray_ITEMSIZE(array);
+  bool seen[NPY_MAXDIMS] = {};
+  for (int done = 0; done < rank; ++done) {  // the dimension that goes on where the last one ended
+    int next = -1;
+    for (int d = 0; d < rank && next < 0; ++d) {
+      if (!seen[d] && (shape[d] == 1 || strides[d] == step)) next = d;
+    }
+    if (next < 0) return false;
+    seen[next] = true;
+    step *= shape[next];
+  }
+  return true;
+}
+
 // The lock that is held while a `grad` grows.
 class Accumulating {
  public:
@@ -161,7 +179,8 @@ Ref owned_array(Ref array) {
       PyArray_CHKFLAGS(made, NPY_ARRAY_OWNDATA)) {
     return array;
   }
-  const bool keeps_order = PyArray_IS_C_CONTIGUOUS(made) || PyArray_IS_F_CONTIGUOUS(made);
+  const bool keeps_order =
+      PyArray_IS_C_CONTIGUOUS(made) || PyArray_IS_F_CONTIGUOUS(made) || is_dense(made);
   return Ref::take(PyArray_NewCopy(made, keeps_order ? NPY_KEEPORDER : NPY_CORDER));
 }
 
