@@ -42,12 +42,17 @@ class Reading:
 
 @dataclass(frozen=True)
 class Change:
-    """Something that code does to the world: ``what``, to which variable, in which line."""
+    """Something that code does to the world: ``what``, to which variable, in which line.
+
+    `in_place` tells that an attribute is assigned what an operator such as ``+=`` made of it; then
+    `target` leads to its holder.
+    """
 
     what: str
     target: Reading | None
     name: str
     line: int | None
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ def readings(code: CodeType) -> Code:
     reads: list[Reading] = []
     changes: list[Change] = []
     names: set[str] = set()
+    twice: list[tuple[str, Reading]] = []  # attributes that are read to be assigned: x.a += 1
     index = 0
     while index < len(found):
         instruction = found[index]
@@ -135,6 +141,10 @@ def readings(code: CodeType) -> Code:
             if reading.kind == "unknown":
                 names.update(v for mark, v in path if mark == ".")
             stop = found[following] if following < len(found) else None
+            member = _read_to_assign(found, following)
+            if member is not None:
+                reads.append(Reading(reading.kind, reading.name, (*path, (".", member)), line))
+                twice.append((member, reading))
             if stop is not None and stop.opname in _ATTRIBUTE_CHANGES:
                 changes.append(
                     Change(_ATTRIBUTE_CHANGES[stop.opname], reading, str(stop.argval), line)
@@ -144,6 +154,14 @@ def readings(code: CodeType) -> Code:
             continue
         if name in _ATTRIBUTES or name in {"LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD"}:
             names.add(str(instruction.argval))
+        elif (
+            name == "STORE_ATTR"
+            and twice
+            and twice[-1][0] == instruction.argval
+            and _is_in_place(found, index)
+        ):
+            attribute, holder = twice.pop()
+            changes.append(Change(_ATTRIBUTE_CHANGES[name], holder, attribute, line, in_place=True))
         elif name in _ATTRIBUTE_CHANGES:
             changes.append(Change(_ATTRIBUTE_CHANGES[name], None, str(instruction.argval), line))
         elif name in _GLOBAL_CHANGES:
@@ -158,6 +176,25 @@ def readings(code: CodeType) -> Code:
         reads.append(Reading("import", module, path, line))
     supers = _supers(found, lines, parameters, code)
     return Code(tuple(reads), tuple(changes), frozenset(names), supers)
+
+
+def _read_to_assign(found: list[Any], index: int) -> str | None:
+    """Return the attribute that is read at `index` of an object that is still needed."""
+    if index + 1 >= len(found):
+        return None
+    copy, load = found[index], found[index + 1]
+    copied = copy.opname == "DUP_TOP" or (copy.opname == "COPY" and copy.arg == 1)
+    return str(load.argval) if copied and load.opname in _ATTRIBUTES else None
+
+
+def _is_in_place(found: list[Any], index: int) -> bool:
+    """Tell whether what is assigned at `index` comes of an operator such as ``+=``."""
+    if index < 2 or found[index - 1].opname not in {"SWAP", "ROT_TWO"}:
+        return False
+    made = found[index - 2]
+    return made.opname.startswith("INPLACE_") or (
+        made.opname == "BINARY_OP" and str(made.argrepr).endswith("=")
+    )
 
 
 def _supers(

@@ -219,6 +219,8 @@ class Watch:
 
     def _judge_change(self, change: Change, frame: types.FrameType, values: Any) -> None:
         code = frame.f_code
+        if change.in_place and self._stays(change, frame, values):
+            return
         if change.target is not None:
             holder, path = values.get(change.target.name, values), change.target.path
             if (
@@ -232,6 +234,21 @@ class Watch:
             return  # the enclosing function is captured, too
         what = f"{change.what} {change.name!r}" if change.name else change.what
         raise _FoundError(what, line=self._where(code, change.line))
+
+    def _stays(self, change: Change, frame: types.FrameType, values: Any) -> bool:
+        """Tell whether an operator such as ``+=`` assigns the tensor that an attribute has."""
+        target = change.target
+        if target is None or target.kind not in {"local", "free", "global"}:
+            return False
+        scope = frame.f_globals if target.kind == "global" else values
+        holder = scope.get(target.name, _MISSING)
+        try:
+            for mark, key in target.path:
+                holder = getattr(holder, key) if mark == "." else holder[key]
+        except (AttributeError, LookupError, TypeError):
+            return False
+        # What the tensor itself makes of it: at the end of the run it is looked at again.
+        return isinstance(inspect.getattr_static(holder, change.name, None), Tensor)
 
     def _read(self, reading: Reading, frame: types.FrameType, values: Any) -> None:
         name, kind = reading.name, reading.kind

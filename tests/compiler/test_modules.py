@@ -8,6 +8,8 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import nn
+from tensorplay.graph import GraphCaptureError
+from tests.compiler.calls import close
 
 IMAGE, ROWS = (2, 4, 6, 6), (3, 4)
 LAYERS: list[tuple[Any, tuple[int, ...]]] = [
@@ -69,3 +71,68 @@ def test_a_module_compiles_its_own_calls() -> None:
     with tp.no_grad():
         net[0].weight.zero_()
     tp.testing.assert_close(net(x), net.forward(x))
+
+
+class Sums:
+    """Something that a module holds."""
+
+    def __init__(self) -> None:
+        self.seen = tp.zeros(2)
+
+
+class Counting(nn.Module):
+    """Changes its tensors in place by operators that also assign."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", tp.zeros((), dtype=tp.int64))
+        self.scale = tp.ones(2)
+        self.sums = Sums()
+
+    def forward(self, x):
+        self.count += 1
+        self.scale *= x.detach()
+        self.scale -= 0.5
+        self.scale /= 2
+        self.scale **= 2
+        self.sums.seen += self.scale if x.shape[0] == 2 else 1
+        return x * self.count + self.sums.seen
+
+
+def test_tensors_that_a_module_changes_in_place_and_assigns_change_once(backend) -> None:
+    eager, module = Counting(), Counting()
+    f = tp.compile(module, backend=backend, fullgraph=True)
+    before = [module.count, module.scale, module.sums.seen]
+    for n in range(4):
+        x = tp.full((2,), 1.0 + n)
+        close(f(x), eager(x))
+        pairs = [(module.count, eager.count), (module.scale, eager.scale),
+                 (module.sums.seen, eager.sums.seen)]  # fmt: skip
+        close(*map(list, zip(*pairs, strict=True)))
+        assert [a._version for a, _ in pairs] == [n + 1] * 3
+    assert all(a is b for a, b in zip(before, [p for p, _ in pairs], strict=True))
+    assert f.report().programs == 1
+
+
+def test_an_attribute_that_gets_another_object_is_refused_with_its_line() -> None:
+    class Rebinding(Counting):
+        def forward(self, x):
+            self.count = self.count + 1
+            return x
+
+    class Number(Counting):
+        steps = 0
+
+        def forward(self, x):
+            self.steps += 1
+            return x
+
+    for kind, name in ((Rebinding, "count"), (Number, "steps")):
+        module = kind()
+        with pytest.raises(GraphCaptureError, match=f"assigns the attribute '{name}' at .*forward"):
+            tp.compile(module, backend="interpreter", fullgraph=True)(tp.ones(2))
+        assert (module.count.tolist(), getattr(module, "steps", 0)) == (0, 0)
+        f = tp.compile(module, backend="interpreter")
+        f(tp.ones(2))
+        f(tp.ones(2))
+        assert int(getattr(module, name)) == 2
