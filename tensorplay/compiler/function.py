@@ -25,6 +25,7 @@ from tensorplay.compiler.keys import (
     leaves_of,
     objects_in,
     these,
+    without_numbers,
     without_objects,
     without_sizes,
 )
@@ -53,6 +54,7 @@ MOST_OBJECTS: Final = 64
 MOST_TRIES: Final = 3
 
 _INSTEAD: Final = "Pass the tensors and numbers that it holds, in a tuple or dictionary"
+_AS_TENSOR: Final = "Pass a number that is new in each call as a tensor, tensorplay.tensor(number)"
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,7 @@ class CompiledFunction:
                 self._reasons.get(key)
                 or self._reasons.get(these(key, leaves))
                 or self._reasons.get(without_objects(key))
+                or self._reasons.get(without_numbers(key))
             )
             if reason is None and not self._families and len(self._reasons) >= MOST_FAILURES:
                 reason = next(reversed(self._reasons.values()))
@@ -283,7 +286,11 @@ class CompiledFunction:
             reason = f"the capture failed: {type(error).__name__}: {error}{where}"
             if self._options.strict_native:
                 raise
-            raised = self._tries[key] = self._tries.get(key, 0) + 1
+            raised = self._tried(key)
+            alike = self._tried(("raised", without_numbers(key)))
+            if alike >= MOST_FAILURES and not self._options.fullgraph:
+                # Numbers are new in each call, and none of the last ones was captured.
+                return None, self._give_up(without_numbers(key), reason, None)
             lacking = isinstance(error, NotImplementedError)
             if raised < MOST_TRIES and not lacking and not self._options.fullgraph:
                 return None, reason  # perhaps for the values of this call only
@@ -330,7 +337,15 @@ class CompiledFunction:
             return None, self._give_up(key, reason, None)
         self._objects.update({id(x): x for x in leaves if id(x) in objects_in(key)})
         self._bindings.setdefault(key, []).insert(0, binding)
+        self._tries.pop(("raised", without_numbers(key)), None)
         return binding, None
+
+    def _tried(self, kind: Any) -> int:
+        """Count a capture that led to nothing; return how many there were of the kind."""
+        if len(self._tries) > config.most_shapes:
+            self._tries.clear()
+        self._tries[kind] = self._tries.get(kind, 0) + 1
+        return self._tries[kind]
 
     def _count(self) -> int:
         return sum(len(families) for families in self._families.values())
@@ -392,6 +407,10 @@ class CompiledFunction:
         kind = without_objects(key)
         if key not in self._bindings and any(without_objects(k) == kind for k in self._bindings):
             why = f"{self._object_name(key, leaves)}, is another object. {_INSTEAD}"
+        elif key not in self._bindings:
+            kind = without_numbers(key)
+            if any(without_numbers(k) == kind for k in self._bindings):
+                why = f"{why}. {_AS_TENSOR}"
         reason = (
             f"the specialization limit of {limit} is reached; the last reason to compile again "
             f"was: {why}"
@@ -407,10 +426,7 @@ class CompiledFunction:
                 stacklevel=5,
             )
         reason = self._limits.setdefault(limit, reason)  # one event, however many calls there are
-        if len(self._tries) > config.most_shapes:
-            self._tries.clear()
-        self._tries[kind] = self._tries.get(kind, 0) + 1
-        if self._tries[kind] >= MOST_TRIES:
+        if self._tried(kind) >= MOST_TRIES:
             # No more captures of this kind, nor tests of answers that were given only once.
             if len(self._reasons) > config.most_shapes:
                 self._reasons.clear()

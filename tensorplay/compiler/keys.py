@@ -22,6 +22,7 @@ __all__ = [
     "leaves_of",
     "objects_in",
     "these",
+    "without_numbers",
     "without_objects",
     "without_sizes",
 ]
@@ -119,6 +120,24 @@ def without_sizes(key: tuple[Any, ...]) -> tuple[Any, ...]:
 def without_objects(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return what distinguishes a call from others apart from which objects are arguments."""
     return tuple([("object",) if _is_object(part) else part for part in key])
+
+
+def without_numbers(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what distinguishes a call from others apart from which objects and numbers it has."""
+    return tuple([
+        (part[0],) if _is_number(part) else part for part in without_objects(key)
+    ])  # fmt: skip
+
+
+def _is_number(part: Any) -> bool:
+    """Tell whether a part is that of a Python or NumPy number, of which bools are none."""
+    return (
+        isinstance(part, tuple)
+        and len(part) == 2
+        and isinstance(part[0], type)
+        and issubclass(part[0], (int, float, complex, np.number))
+        and part[0] is not bool
+    )
 
 
 def objects_in(key: tuple[Any, ...]) -> set[int]:
