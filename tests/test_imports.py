@@ -17,8 +17,8 @@ RUNTIME = {"numpy", "ml_dtypes"}
 ENGINE = RUNTIME | {"tvm_ffi", "filelock", "platformdirs", "ninja"}
 NOTEBOOK = ENGINE | {
     *("IPython", "anywidget", "ipykernel", "ipywidgets", "traitlets"),
-    # The first comes with ipywidgets; the others are asked for by their users.
-    *("comm", "matplotlib", "nbconvert", "pandas"),
+    # The first two come with ipywidgets and ipykernel; the others are asked for by their users.
+    *("comm", "jupyter_core", "matplotlib", "nbconvert", "pandas"),
     *("pygments", "tree_sitter", "tree_sitter_cpp", "yaml"),
     "hatchling",  # which loads the hook that builds a package's operators
 }
