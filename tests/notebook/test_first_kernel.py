@@ -104,8 +104,9 @@ def check_mistakes(tab: NotebookTab, notebook: NotebookNode) -> None:
 
 
 def check_training(tab: NotebookTab, notebook: NotebookNode) -> None:
-    training = tab.output(position(notebook, "IntProgress"))
-    expect(training.locator(".progress-bar")).to_have_attribute("style", re.compile("width: 100%"))
+    training = tab.output(position(notebook, "ProgressBar"))
+    bar = training.get_by_role("progressbar")
+    expect(bar).to_have_attribute("value", str(bar.get_attribute("max")))
     shown = re.search(r"test accuracy: ([\d.]+)%", training.inner_text())
     assert shown is not None
     assert float(shown[1]) >= 95

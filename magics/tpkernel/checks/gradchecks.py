@@ -29,7 +29,13 @@ from tpkernel.checks.samples import (
     preferred_dtypes,
     with_leaves,
 )
-from tpkernel.report.facts import Finding, GradcheckFacts, GradcheckSettings, PairFacts
+from tpkernel.report.facts import (
+    Finding,
+    GradcheckFacts,
+    GradcheckSettings,
+    PairFacts,
+    WorstFacts,
+)
 
 __all__ = ["dtypes_of", "gradchecks", "said_of"]
 
@@ -255,23 +261,19 @@ def _pair(pair: Any, names: Sequence[str]) -> PairFacts:
         rtol=_finite_or_none(pair.rtol),
         worst=None
         if worst is None
-        else {
-            "input_index": [int(i) for i in worst.input_index],
-            "output_index": [int(i) for i in worst.output_index],
-            "analytical": _number(worst.analytical),
-            "numerical": _number(worst.numerical),
-            "difference": _number(worst.difference),
-            "tolerance": _number(worst.tolerance),
-        },
+        else WorstFacts(
+            input_index=tuple(map(int, worst.input_index)),
+            output_index=tuple(map(int, worst.output_index)),
+            analytical=_number(worst.analytical),
+            numerical=_number(worst.numerical),
+            difference=float(worst.difference),
+            tolerance=float(worst.tolerance),
+        ),
     )
 
 
-def _number(value: Any) -> float | str:
-    """Return a number as plain data; what JSON cannot hold (complex, nan, infinite) as text."""
-    if isinstance(value, (complex, np.complexfloating)):
-        return str(complex(value))
-    number = float(value)
-    return number if math.isfinite(number) else repr(number)
+def _number(value: Any) -> float | complex:
+    return complex(value) if isinstance(value, (complex, np.complexfloating)) else float(value)
 
 
 def _finite_or_none(value: Any) -> float | None:

@@ -554,9 +554,9 @@ def _row(case: Mapping[str, Any], records: Sequence[Any], seconds: float) -> Swe
         verdicts += [c.verdict for c in checks]
         message = message or next((c.message for c in checks if c.verdict != "ok"), "")
         worst = [p.worst for c in checks for p in c.pairs if p.worst is not None]
-        shares = [_ratio(w["difference"], w["tolerance"]) for w in worst]
+        shares = [_ratio(w.difference, w.tolerance) for w in worst]
         values["worst"] = max(shares, default=math.nan)
-        values["error"] = max((float(w["difference"]) for w in worst), default=math.nan)
+        values["error"] = max((w.difference for w in worst), default=math.nan)
     rows = [r for r in records if isinstance(r, ValidationRow)]
     if rows:
         verdicts += [r.verdict for r in rows]
@@ -574,8 +574,7 @@ def _row(case: Mapping[str, Any], records: Sequence[Any], seconds: float) -> Swe
     return SweepRow(case, worst_verdict(verdicts) or "inconclusive", message, seconds, values)
 
 
-def _ratio(difference: float | str, tolerance: float | str) -> float:
-    gap, allowed = float(difference), float(tolerance)
+def _ratio(gap: float, allowed: float) -> float:
     return gap / allowed if allowed else math.inf if gap else 0.0
 
 

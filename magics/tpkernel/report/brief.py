@@ -125,7 +125,7 @@ def _gradcheck_words(verdict: str, checks: Sequence[GradcheckFacts]) -> str:
     text = f"{verdict_text(verdict)}: {f'{bad:,} of ' if bad else ''}"
     text += f"{_count(len(pairs), 'pair')} of output and input"
     text += f" on {_count(len(checks), 'sample')}"
-    gaps = [float(p.worst["difference"]) for p in pairs if p.worst is not None]
+    gaps = [p.worst.difference for p in pairs if p.worst is not None]
     if gaps:
         largest = max(gaps, key=lambda gap: math.inf if math.isnan(gap) else gap)
         text += f", largest error {number_text(largest)}"

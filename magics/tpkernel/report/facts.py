@@ -323,6 +323,32 @@ class StepCurve:
 
 
 @dataclass(frozen=True)
+class WorstFacts:
+    """The element of a Jacobian matrix at which the two values differ most.
+
+    Its fields are those of ``worst`` in a report of :func:`tensorplay.autograd.gradcheck_report`.
+
+    Attributes
+    ----------
+    input_index, output_index
+        Where the element lies in the input and in the output.
+    analytical, numerical
+        The value from the gradient formula, and that from differences.
+    difference
+        Absolute value of their gap.
+    tolerance
+        The gap that is allowed.
+    """
+
+    input_index: tuple[int, ...]
+    output_index: tuple[int, ...]
+    analytical: float | complex
+    numerical: float | complex
+    difference: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
 class PairFacts:
     """One output against one input in a gradcheck.
 
@@ -331,7 +357,7 @@ class PairFacts:
     step, atol, rtol
         What the differences were taken with; None where it did not come to that.
     worst
-        The worst element: indices, and numbers, which are text where they are not finite.
+        The element that differs most, relative to what is allowed; None where none was compared.
     jacobian
         The matrices; None where none were compared.
     curve
@@ -347,7 +373,7 @@ class PairFacts:
     step: float | None
     atol: float | None
     rtol: float | None
-    worst: Mapping[str, Any] | None
+    worst: WorstFacts | None
     jacobian: JacobianFacts | None = None
     curve: StepCurve | None = None
 

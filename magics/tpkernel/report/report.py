@@ -31,6 +31,7 @@ from tpkernel.report.facts import (
     PairFacts,
     TimingFacts,
     ValidationRow,
+    WorstFacts,
 )
 from tpkernel.report.summary import (
     SECTIONS,
@@ -62,6 +63,7 @@ __all__ = [
     "PairFacts",
     "Report",
     "ValidationRow",
+    "WorstFacts",
     "verdict_text",
     "worst_verdict",
 ]

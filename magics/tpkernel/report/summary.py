@@ -237,7 +237,7 @@ def finding_text(finding: Finding) -> str:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def number_text(value: float | str | None) -> str:
+def number_text(value: complex | str | None) -> str:
     """Spell a number with six digits at most; text stays as it is."""
     if value is None:
         return "none"
@@ -259,14 +259,14 @@ def worst_text(pair: PairFacts) -> str:
     if pair.worst is None:
         return ""
     worst = pair.worst
-    at_in = ", ".join(map(str, worst["input_index"]))
-    at_out = ", ".join(map(str, worst["output_index"]))
+    at_in = ", ".join(map(str, worst.input_index))
+    at_out = ", ".join(map(str, worst.output_index))
     return (
         f"worst at {pair.input}[{at_in}] → output[{at_out}]: "
-        f"analytical {number_text(worst['analytical'])}, "
-        f"numerical {number_text(worst['numerical'])}, "
-        f"difference {number_text(worst['difference'])}, "
-        f"tolerance {number_text(worst['tolerance'])}"
+        f"analytical {number_text(worst.analytical)}, "
+        f"numerical {number_text(worst.numerical)}, "
+        f"difference {number_text(worst.difference)}, "
+        f"tolerance {number_text(worst.tolerance)}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 import tensorplay as tp
 import tpkernel
+from tensorplay.autograd.gradcheck import WorstElement
 from tests.tpkernel.shell import MATMUL, SOFTPLUS, Shell
-from tpkernel.report.report import ValidationRow
+from tpkernel.report.report import ValidationRow, WorstFacts
 from tpkernel.worker.process import shared_worker
 
 SQUARE = """\
@@ -31,7 +33,9 @@ def test_a_right_derivative_passes():
     pair = report.gradcheck[0].pairs[0]
     assert pair.input == "x"
     assert pair.step > 0
-    assert pair.worst["difference"] <= pair.worst["tolerance"]
+    assert pair.worst.difference <= pair.worst.tolerance
+    named = {field.name for field in dataclasses.fields(WorstFacts)}
+    assert named <= {field.name for field in dataclasses.fields(WorstElement)}  # read alike
     assert not report.findings
 
 

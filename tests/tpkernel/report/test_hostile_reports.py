@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from tpkernel.report.facts import (
     PairFacts,
     StepCurve,
     ValidationRow,
+    WorstFacts,
 )
 from tpkernel.report.report import Report
 from tpkernel.report.widget import ReportWidget
@@ -40,11 +40,8 @@ BUILD = BuildFacts("k", "f", "l", True, 0.0, 0.0, "light", (), (), "")
 NAN, INF = float("nan"), float("inf")
 
 
-def worst(difference: float | str, analytical: Any = 1.0) -> dict[str, Any]:
-    return {
-        "input_index": [0], "output_index": [0], "analytical": analytical, "numerical": "nan",
-        "difference": difference, "tolerance": 1e-3,
-    }  # fmt: skip
+def worst(difference: float, analytical: complex = 1.0) -> WorstFacts:
+    return WorstFacts((0,), (0,), analytical, NAN, difference, 1e-3)
 
 
 def jacobian(side: int, seed: int = 0) -> JacobianFacts:
@@ -76,7 +73,7 @@ def hostile() -> Report:
         EVIL, EVIL, (EVIL,), (OpcheckFailureFacts(EVIL, EVIL, EVIL, EVIL),), (EVIL,), 0.0
     )
     found = replace(jacobian(2), difference=(NAN, INF, 0.0, 1.0), analytical=(NAN, -INF, 1j, -0.0))
-    bad = pair("wrong", EVIL, name=EVIL, found=worst("nan", "inf"), jacobian=found, curve=curve)
+    bad = pair("wrong", EVIL, name=EVIL, found=worst(NAN, INF), jacobian=found, curve=curve)
     return replace(
         report_of([bad]),
         cell=EVIL,
@@ -183,6 +180,10 @@ def test_the_short_text_of_a_huge_report_is_a_page(huge: Report) -> None:
 
 
 def test_numbers_that_are_not_finite_are_said(huge: Report) -> None:
-    report = report_of([pair("wrong", found=worst(difference)) for difference in (1.0, "inf")])
+    report = report_of([pair("wrong", found=worst(difference)) for difference in (1.0, INF)])
     assert "largest error inf" in report.to_text()
-    assert not math.isfinite(float(report.gradcheck[0].pairs[1].worst["difference"]))  # type: ignore[index]
+    found = report.gradcheck[0].pairs[1].worst
+    assert found is not None
+    assert found.difference == INF
+    plain = report.to_dict()["gradcheck"][0]["pairs"][1]["worst"]
+    assert (plain["difference"], plain["numerical"], plain["input_index"]) == ("inf", "nan", [0])

@@ -92,7 +92,7 @@ def test_the_jacobian_holds_the_matrices_of_the_check() -> None:
     assert facts.difference == tuple(np.abs(analytical - numerical).ravel())
     worst = max(range(24), key=lambda i: facts.difference[i] / facts.allowed[i])
     place = (*np.unravel_index(worst // 4, (2, 3)), *np.unravel_index(worst % 4, (2, 2)))
-    assert place == (*pair.worst["input_index"], *pair.worst["output_index"])
+    assert place == (*pair.worst.input_index, *pair.worst.output_index)
     assert "12 of 24 elements above what is allowed" in jacobian_text(pair)
 
 
@@ -104,7 +104,7 @@ def test_a_large_jacobian_is_shown_by_the_worst_of_each_block() -> None:
     assert max(facts.rows, facts.columns) <= 256
     assert len(facts.places) == facts.rows * facts.columns == len(facts.difference)
     worst = max(range(len(facts.difference)), key=lambda i: facts.difference[i] / facts.allowed[i])
-    assert facts.places[worst] == (pair.worst["input_index"][0], pair.worst["output_index"][0])
+    assert facts.places[worst] == (pair.worst.input_index[0], pair.worst.output_index[0])
     assert "blocks" in jacobian_text(pair)
 
 
