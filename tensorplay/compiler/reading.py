@@ -160,8 +160,8 @@ def readings(code: CodeType) -> Code:
             and twice[-1][0] == instruction.argval
             and _is_in_place(found, index)
         ):
-            attribute, holder = twice.pop()
-            changes.append(Change(_ATTRIBUTE_CHANGES[name], holder, attribute, line, in_place=True))
+            assigned, holder = twice.pop()
+            changes.append(Change(_ATTRIBUTE_CHANGES[name], holder, assigned, line, in_place=True))
         elif name in _ATTRIBUTE_CHANGES:
             changes.append(Change(_ATTRIBUTE_CHANGES[name], None, str(instruction.argval), line))
         elif name in _GLOBAL_CHANGES:
