@@ -10,6 +10,7 @@ is refused here, with what there is instead.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -57,7 +58,6 @@ CUDA_NOTE = (
     "/*--- op: mylib::name(Tensor x) -> Tensor ---*/, each key on its own line."
 )
 _KERNEL = re.compile(r"\b__global__\b")
-_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)  # with continued lines
 _DEVICE = re.compile(r"\b__(?:global|device)__\b")
 
 
@@ -164,9 +164,14 @@ def _head(cell: Cell, function: Function) -> str:
     Marks of CUDA may stand on lines of their own there, with attributes and bounds of the launch
     in between.
     """
-    lines = cell.text.split("\n")[: function.line - cell.first_line + 1]
-    before = "\n".join([*lines[:-1], lines[-1][: function.column - 1]])
-    return re.split(r"[;{}]", _DIRECTIVE.sub("", scan(before).code))[-1]
+    flat = scan(cell.text).flat
+    at = _line_starts(flat)[function.line - cell.first_line] + function.column - 1
+    return flat[max(flat.rfind(sign, 0, at) for sign in ";{}") + 1 : at]
+
+
+@functools.lru_cache(maxsize=8)
+def _line_starts(text: str) -> tuple[int, ...]:
+    return (0, *(found.end() for found in re.finditer("\n", text)))
 
 
 def _read_operators(cell: Cell, options: ReadingOptions, kernels: Sequence[Function]) -> CellSpec:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import re
 
+from tensorplay.utils.cpp_jit.source import directives
 from tpkernel.cpp.scalar_types import VALUE_CALLS
 
 __all__ = ["read_macros"]
 
-_MACRO = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)(?P<parameters>\([^)]*\))?"
-    r"(?P<body>(?:\\\r?\n|[^\n])*)",
-    re.MULTILINE,
-)
+_MACRO = re.compile(r"#\s*define\s+(?P<name>\w+)(?P<parameters>\([^)]*\))?(?P<body>.*)", re.DOTALL)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\.?\d[\w.]*|[<>=!]=|\S")
 _EXPRESSION_SIGNS = frozenset("<= >= == != + - * / % ( ) < > ? : | ! ^ , \\".split())  # noqa: SIM905  (as a row)
 
 
 def read_macros(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the macros that give a value of their arguments, and those that may do anything."""
-    found = list(_MACRO.finditer(text))
+    found = [macro for line in directives(text) if (macro := _MACRO.match(line))]
     transparent = frozenset(m["name"] for m in found if m["parameters"] and _is_expression(m))
     return transparent, frozenset(m["name"] for m in found if not _is_expression(m))
 
 
 def _is_expression(macro: re.Match[str]) -> bool:
     """Whether a macro is arithmetic on literals and on its own parameters, and nothing else."""
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", macro["body"], flags=re.DOTALL)
+    text = macro["body"]
     if "++" in text or "--" in text:
         return False
     known = set(re.findall(r"\w+", macro["parameters"] or "")) | VALUE_CALLS | {"std"}

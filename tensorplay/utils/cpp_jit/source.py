@@ -16,16 +16,25 @@ from typing import Any
 
 from tensorplay.utils.cpp_jit.toolchain import find_engine
 
+#: A line that goes on in the next one; compilers pass over blanks behind the backslash.
+_CONTINUED = r"\\[ \t\f\v\r]*\n"
 _LITERAL_OR_COMMENT = re.compile(
-    r"//(?:\\\n|[^\n])*"
+    rf"//(?:{_CONTINUED}|[^\n])*"
     r"|/\*.*?(?:\*/|\Z)"
     r'|(?<![\w"])(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?(?:\)(?P=mark)"|\Z)'
-    r'|"(?:\\.|[^"\\\n])*"?'
-    r"|(?<![\w'])'(?:\\.|[^'\\\n])*'?",
+    rf'|"(?:{_CONTINUED}|\\.|[^"\\\n])*"?'
+    rf"|(?<![\w'])'(?:{_CONTINUED}|\\.|[^'\\\n])*'?",
     re.DOTALL,
 )
 _INCLUDE = re.compile(
     r'^[ \t]*#[ \t]*include[ \t]*(?:<(?P<angle>[^>\n]+)>|"(?P<quote>[^"\n]+)")', re.MULTILINE
+)
+#: Stands for the end of a line inside a comment or literal, or behind a backslash, which ends no
+#: line of the preprocessor.
+_INNER_END = "\x1f"
+_JOINED = re.compile(rf"{_LITERAL_OR_COMMENT.pattern}|{_CONTINUED}", re.DOTALL)
+_DIRECTIVE = re.compile(
+    rf"^(?:[ \t\f\v{_INNER_END}]|\\(?=[ \t\f\v\r]*{_INNER_END}))*#[^\n]*", re.MULTILINE
 )
 #: ``<::`` is ``<`` and ``::``, unless another ``:`` or ``>`` follows.
 _DIGRAPH = re.compile(r"<%|%>|<:(?!:(?![:>]))|:>|%:")
@@ -36,6 +45,8 @@ _NOT_FUNCTION_NAMES = (
 )
 _NOT_FUNCTIONS = frozenset(_NOT_FUNCTION_NAMES.split())
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+#: What opens a scope whose functions are those of the text.
+_TRANSPARENT = re.compile(r"\b(?:namespace[\w:\s]*|extern\s*\"\s*\"\s*)$")
 #: Qualifiers of kernels that look like a parameter list.
 _CUDA_BOUNDS = re.compile(
     r"\b__(?:launch_bounds|cluster_dims|maxnreg|block_size|align)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)"
@@ -175,9 +186,13 @@ class Function:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a source shows before compiling: code without comments, its includes and functions."""
+    """What a source shows before compiling: code without comments, its includes and functions.
+
+    In `flat` the preprocessor's lines are blank, too.
+    """
 
     code: str
+    flat: str
     includes: tuple[str, ...]
     local_includes: tuple[str, ...]
     functions: tuple[Function, ...]
@@ -185,7 +200,7 @@ class Scan:
     @property
     def stateful(self) -> bool:
         """Return whether the source may hold variables that outlive a call; true if in doubt."""
-        flat = _without_preprocessor(self.code)
+        flat = self.flat
         if "thread_local" in flat:
             return True
         for declaration, after in re.findall(r"\bstatic\b([^;{(=]*)([;{(=])", flat):
@@ -233,27 +248,47 @@ def _has_global(flat: str) -> bool:
 def scan(text: str) -> Scan:
     """Return what the text shows before a compiler reads it."""
     text = without_digraphs(text.replace("\r\n", "\n"))
-    code = blank(text)
+    marked = _JOINED.sub(_marked, text)
+    code = marked.replace(_INNER_END, "\n")
     angle: list[str] = []
     quote: list[str] = []
     for found in _INCLUDE.finditer(text):
         if code[found.start() : found.start(0) + found[0].index("#") + 1].strip():
             (angle if found["angle"] else quote).append(found["angle"] or found["quote"])
-    return Scan(code, tuple(angle), tuple(quote), _functions(code))
+    flat = _DIRECTIVE.sub(lambda found: re.sub(rf"[^\n{_INNER_END}]", " ", found[0]), marked)
+    flat = flat.replace(_INNER_END, "\n")
+    return Scan(code, flat, tuple(angle), tuple(quote), _functions(flat))
 
 
 def blank(text: str) -> str:
     """Return the text with comments and literals replaced by blanks, lines and length kept."""
+    return _LITERAL_OR_COMMENT.sub(_blanks, text)
 
-    def blanks(found: re.Match[str]) -> str:
-        piece = found[0]
-        body = re.sub(r"[^\n]", " ", piece)
-        quote = piece[0]
-        if quote in "\"'" and len(piece) > 1 and piece.endswith(quote):
-            return quote + body[1:-1] + quote
-        return body
 
-    return _LITERAL_OR_COMMENT.sub(blanks, text)
+def _blanks(found: re.Match[str]) -> str:
+    piece = found[0]
+    body = re.sub(r"[^\n]", " ", piece)
+    quote = piece[0]
+    if quote in "\"'" and len(piece) > 1 and piece.endswith(quote):
+        return quote + body[1:-1] + quote
+    return body
+
+
+def _marked(found: re.Match[str]) -> str:
+    piece = found[0] if found[0].startswith("\\") else _blanks(found)
+    return piece.replace("\n", _INNER_END)
+
+
+def directives(text: str) -> tuple[str, ...]:
+    """Return the preprocessor's lines, each as one line, with blanks for comments."""
+
+    def marked(found: re.Match[str]) -> str:
+        is_comment = found[0].startswith(("//", "/*"))
+        return _marked(found) if is_comment else found[0].replace("\n", _INNER_END)
+
+    lines = (found[0] for found in _DIRECTIVE.finditer(_JOINED.sub(marked, text)))
+    joint = rf"\\[ \t\f\v\r]*{_INNER_END}|{_INNER_END}"
+    return tuple(re.sub(joint, " ", line).strip() for line in lines)
 
 
 def without_digraphs(text: str) -> str:
@@ -349,41 +384,36 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def _functions(code: str) -> tuple[Function, ...]:
-    """Return the functions defined at namespace level."""
-    flat = _CUDA_BOUNDS.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), _without_preprocessor(code))
+def _functions(flat: str) -> tuple[Function, ...]:
+    """Return the functions defined at namespace level of a text without directives."""
+    flat = _CUDA_BOUNDS.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), flat)
     found: list[Function] = []
     depth = 0  # braces that are neither a namespace nor extern "C"
     start = 0  # where the current declaration begins
+    line, counted = 1, 0  # the line of the position up to which lines are counted
     opened: list[bool] = []
-    for position, character in enumerate(flat):
+    for mark in re.finditer(r"[{};]", flat):
+        position, character = mark.start(), mark[0]
         if character == "{":
             head = flat[start:position]
-            transparent = (
-                re.search(r"\b(?:namespace[\w:\s]*|extern\s*\"\s*\"\s*)$", head) is not None
-            )
-            if depth == 0 and not transparent and (function := _function(flat, head, start)):
-                found.append(function)
+            transparent = _TRANSPARENT.search(head) is not None
+            if depth == 0 and not transparent and (made := _function(head)):
+                line += flat.count("\n", counted, start + made[1])
+                counted = start + made[1]
+                found.append(Function(*made[0], line))
             opened.append(transparent)
             depth += not transparent
-            start = position + 1
-        elif character == "}":
-            if opened:
-                depth -= not opened.pop()
-            start = position + 1
-        elif character == ";":
-            start = position + 1
+        elif character == "}" and opened:
+            depth -= not opened.pop()
+        start = position + 1
     return tuple(found)
 
 
-def _without_preprocessor(code: str) -> str:
-    return re.sub(
-        r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: re.sub(r"[^\n]", " ", m[0]), code, flags=re.MULTILINE
-    )
+def _function(head: str) -> tuple[tuple[str, str, tuple[Parameter, ...]], int] | None:
+    """Return what a declaration head before ``{`` defines as a function, and where its name is.
 
-
-def _function(flat: str, head: str, start: int) -> Function | None:
-    """Return the function that a declaration head before ``{`` defines, or None."""
+    The function is its name, its result and its parameters; None where there is none.
+    """
     opening = _parameter_list(head)
     if opening is None:
         return None
@@ -404,8 +434,7 @@ def _function(flat: str, head: str, start: int) -> Function | None:
         for text in split_at_commas(head[left + 1 : right])
         if (parameter := _parameter(text)) is not None
     )
-    return Function(name[1], " ".join(result.split()), parameters,
-                    flat.count("\n", 0, start + name.start()) + 1)  # fmt: skip
+    return (name[1], " ".join(result.split()), parameters), name.start()
 
 
 def _parameter_list(head: str) -> tuple[int, int] | None:

@@ -563,7 +563,7 @@ def test_the_guards_of_both_sides_say_the_same(cell, table):
 def test_numbers_and_names_are_those_of_the_header():
     from tensorplay.library.modules import rules
     from tensorplay.library.modules.spec import DTYPES
-    from tpkernel.cells import entries
+    from tpkernel.cells import dtypes, entries
 
     root = Path(tp.__file__).parent
     header = (root / "include" / "tensorplay" / "guard.h").read_text("utf-8")
@@ -571,7 +571,7 @@ def test_numbers_and_names_are_those_of_the_header():
     names = [n.lower() for n in re.findall(r"^  TP_DTYPE_(\w+)(?: = 0)?,$", header, re.MULTILINE)]
     assert names == [*DTYPES, "count"]
     assert int(re.search(r"TP_MAX_SYMBOLS = (\d+)", header)[1]) == entries._MAX_SYMBOLS
-    assert len(DTYPES) >= entries._MAX_TEMPLATES  # the guard holds one code per dtype
+    assert len(DTYPES) >= dtypes._MAX_TEMPLATES  # the guard holds one code per dtype
     spelled = re.search(r"kDtypeNames\[TP_DTYPE_COUNT\] = \{(.*?)\};", guard, re.DOTALL)[1]
     assert re.findall(r'"(\w+)"', spelled) == list(DTYPES)
     casts = re.search(r"kCasts\[TP_DTYPE_COUNT\] = \{(.*?)\};", guard, re.DOTALL)[1]
