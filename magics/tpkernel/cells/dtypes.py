@@ -33,7 +33,8 @@ def read_dtypes(
     for template in function.templates:
         if template.startswith("="):
             message = (
-                f"template parameter '{template[1:]}' is a value; only types can be dispatched"
+                f"template parameter '{template[1:]}' is a value; only types can be dispatched. "
+                "Write a constant of the cell instead, such as constexpr int N = 3;"
             )
             raise reader.error(message, line=function.line)
     bound = {a.variable for a in arguments if a.role != "out" and a.variable}

@@ -154,6 +154,9 @@ class EntryReader:
         named = [f for f in named if not f.namespace] or named
         if not named:
             raise self.error(self._unknown_function(str(name)), "kernel")
+        if keyword.iskeyword(str(name)):
+            message = f"'{name}' is a word of Python's; write {name}_ or another name"
+            raise self.error(message, line=named[0].line, column=named[0].column)
         if len(named) > 1:
             message = f"{len(named)} functions are called '{name}'; rename one"
             raise self.error(message, line=named[1].line, column=named[1].column)

@@ -13,6 +13,7 @@ import ast
 import difflib
 import re
 import shlex
+import textwrap
 from collections.abc import Sequence
 
 from IPython.core.error import UsageError
@@ -107,6 +108,8 @@ def hoist_magic(lines: list[str]) -> list[str]:
     first = next((i for i, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return lines
+    if lines[first][:1].isspace():  # what IPython does next, and looks for magics after it
+        lines = textwrap.dedent("".join(lines)).splitlines(keepends=True)
     wrong = _miswritten(lines)
     if wrong is not None:
         return _refusing(wrong)

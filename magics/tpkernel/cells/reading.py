@@ -8,6 +8,7 @@ argument, what was expected, what was found and what to write, and points at the
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ _FLOATS = frozenset({"float", "double", "long double"})
 _ENGINE = re.compile(
     r"^(tvm::)?(ffi::)?(TensorView|Tensor|String|Bytes|Shape|ShapeView|Any|AnyView|Function|"
     r"Module|ObjectRef|TypedFunction<.*>|Array<.*>|List<.*>|Map<.*>|Dict<.*>|Optional<.*>|"
-    r"Tuple<.*>|Variant<.*>)$|^std::string(_view)?$|^char\*$|^void\*$|^DLTensor\*$|^DLDataType$|^DLDevice$"
+    r"Tuple<.*>|Variant<.*>)$|^std::string$|^void\*$|^DLTensor\*$|^DLDataType$|^DLDevice$"
 )
 
 
@@ -224,6 +225,12 @@ class CellReader:
                     skipped.append((function.name, reason))
                     continue
                 operators.append(self.derived(function))
+            elif keyword.iskeyword(function.name):
+                message = (
+                    f"'{function.name}' is a word of Python's, which no line of Python can call; "
+                    f"write {function.name}_ or another name"
+                )
+                raise self.cell.error(message, line=function.line, column=function.column)
             else:
                 plain[function.name] = self.plain_kernel(function)
         return operators, tuple(plain.values()), skipped

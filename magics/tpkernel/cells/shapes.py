@@ -294,7 +294,8 @@ def parse_shapes(
         for name in value:
             if name not in known:
                 message = (
-                    f"'{name}' under shape is no argument or output{did_you_mean(str(name), known)}"
+                    f"'{name}' under shape is no argument or output"
+                    f"{did_you_mean(str(name), known)} Names: {', '.join(known)}"
                 )
                 raise _ShapeError(message)
         for name in inputs:

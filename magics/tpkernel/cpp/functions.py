@@ -263,8 +263,14 @@ class _Reader:
         parameters = node.child_by_field_name("parameters")
         names: list[str] = []
         for child in parameters.named_children if parameters is not None else ():
+            own = child.child_by_field_name("name") or child.child_by_field_name("declarator")
             if child.type == "type_parameter_declaration":
                 names.append(self.text(child.named_children[-1]) if child.named_children else "")
+            elif own is not None and (
+                child.type == "optional_type_parameter_declaration"
+                or self.is_element(self.text(own), node)
+            ):
+                names.append(self.text(own))
             else:  # a value parameter: there is nothing to deduce it from at the boundary
                 names.append("=" + self.text(child))
         for child in node.named_children:
@@ -276,6 +282,11 @@ class _Reader:
                 found = self.function(child, tuple(names), namespace, internal)
                 if found:
                     yield found
+
+    def is_element(self, name: str, node: Node) -> bool:
+        """Whether a template parameter is a type by a concept: views have it as their element."""
+        used = rf"\b(?:In|Out|InOut|Result)\s*<\s*(?:const\s+)?{re.escape(name)}\b"
+        return re.search(used, self.text(node)) is not None
 
     def function(
         self, node: Node, templates: tuple[str, ...], namespace: str, internal: bool

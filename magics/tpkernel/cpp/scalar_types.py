@@ -63,6 +63,10 @@ def what_to_write(reason: str) -> str:
         return "Write it outside of the namespace, or one outside that calls it."
     if reason.startswith("it is a template"):
         return "Take tp::In<T> and tp::Out<T>, or write one type instead of the template."
+    if re.search(r"(?:char\*|std::string_view), which cannot", reason):
+        if "returned" in reason:
+            return "Return std::string."
+        return "Write const std::string& for a text, and c_str() where its pointer is wanted."
     return TYPES_TEXT
 
 

@@ -666,7 +666,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         display({"text/plain": str(call), "text/html": html}, raw=True)
     steps = shell.input_transformers_cleanup
     if hoist_magic not in steps:
-        steps.append(hoist_magic)
+        steps.insert(0, hoist_magic)  # before IPython's, which take blank lines away
     completion.register(shell)
     hide_own_frames(shell)
     # What the first cell would wait for: a tenth of a second here, where a second is imported.

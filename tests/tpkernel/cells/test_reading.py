@@ -213,7 +213,28 @@ def test_each_mistake_in_a_declaration_has_its_own_error(old, new, line, words):
             ["two functions are called 'f'"],
         ),
         ("template <class T> void f(tp::Out<T> out) { out[0] = 1; }", ["'T' is in no input"]),
-        ("template <class T, int N> void f(tp::In<T> x, tp::Out<T> out) {}", ["is a value"]),
+        (
+            "template <class T, int N> void f(tp::In<T> x, tp::Out<T> out) {}",
+            ["is a value", "constexpr int N = 3;"],
+        ),
+        ("double lambda(double x) { return x; }", ["'lambda' is a word of Python's", "lambda_"]),
+        (
+            (
+                "/*---\nop: m::f(Tensor x) -> Tensor\nkernel: lambda\n---*/\ntemplate <class T> void "
+                "lambda(tp::In<T> x, tp::Out<T> out) {}"
+            ),
+            ["'lambda' is a word of Python's"],
+        ),
+        ("int64_t f(const char* s) { return 1; }", ["const char*", "Write const std::string&"]),
+        ("int64_t f(std::string_view s) { return 1; }", ["Write const std::string&"]),
+        ('const char* f(int64_t k) { return ""; }', ["cannot be returned. Return std::string."]),
+        (
+            (
+                "/*---\nop: m::f(Tensor x) -> Tensor\nshape: {z: []}\n---*/\ntemplate <class T> void "
+                "f(tp::In<T> x, tp::Out<T> y) {}"
+            ),
+            ["'z' under shape is no argument", "Names: x, y"],
+        ),
         ("void f(tp::In<Thing> x, tp::Out<float> out) {}", ["argument 'x'", "got Thing"]),
     ],
 )

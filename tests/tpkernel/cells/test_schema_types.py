@@ -9,6 +9,7 @@ import pytest
 
 import tensorplay as tp
 import tpkernel
+from tests.tpkernel.shell import Shell
 from tpkernel.errors import CellError
 
 #: Base type, what an argument of it is called with, and the schema text of a default.
@@ -117,3 +118,26 @@ def test_what_the_engine_cannot_pass_is_said(base: str) -> None:
     )
     with pytest.raises(CellError, match=rf"cannot pass a {base} to C\+\+.*custom_op"):
         tpkernel.build(text, checks=())
+
+
+CONSTRAINED = """\
+#include <concepts>
+template <std::floating_point T>
+void halved(tp::In<T> x, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i] / 2;
+}
+template <typename T = double> requires (sizeof(T) >= 4)
+void doubled(tp::In<T> x, tp::Out<T> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i] * 2;
+}
+"""
+
+
+def test_template_parameters_may_have_concepts_and_defaults(shell: Shell):
+    ran = shell.kernel(CONSTRAINED, "--no-check -- -std=c++20")
+    assert ran.error is None, ran.shown
+    assert shell.ok("halved(tp.ones(1)).tolist(), doubled(tp.ones(1)).tolist()").result == (
+        [0.5],
+        [2.0],
+    )
+    assert shell.ok("halved(tp.ones(1, dtype=tp.float64)).dtype").result == tp.float64

@@ -81,6 +81,14 @@ def test_python_is_left_alone(shell: Shell, text: str):
     shell.ok(text)
 
 
+@pytest.mark.parametrize("indent", ["", "  "])
+@pytest.mark.parametrize("above", ["", "\n\n", "\n# a note\n\n"])
+def test_an_error_stands_at_the_line_that_the_editor_shows(shell: Shell, above: str, indent: str):
+    text = f"{above}%%tpkernel\nvoid poked(int64_t n) {{\n\n  wrong = n;\n}}\n"
+    ran = shell.run("".join(indent * bool(x.strip()) + x for x in text.splitlines(keepends=True)))
+    assert f":{above.count(chr(10)) + 4}:3: error: 'wrong' was not declared" in ran.shown
+
+
 def test_text_of_other_magics_is_left_alone(shell: Shell, tmp_path):
     file = tmp_path / "notes.md"
     text = f"%tpkernel --name x{BODY}"
