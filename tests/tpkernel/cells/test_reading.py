@@ -220,8 +220,8 @@ def test_each_mistake_in_a_declaration_has_its_own_error(old, new, line, words):
         ("double lambda(double x) { return x; }", ["'lambda' is a word of Python's", "lambda_"]),
         (
             (
-                "/*---\nop: m::f(Tensor x) -> Tensor\nkernel: lambda\n---*/\ntemplate <class T> void "
-                "lambda(tp::In<T> x, tp::Out<T> out) {}"
+                "/*---\nop: m::f(Tensor x) -> Tensor\nkernel: lambda\n---*/\ntemplate <class T> "
+                "void lambda(tp::In<T> x, tp::Out<T> out) {}"
             ),
             ["'lambda' is a word of Python's"],
         ),
@@ -230,8 +230,8 @@ def test_each_mistake_in_a_declaration_has_its_own_error(old, new, line, words):
         ('const char* f(int64_t k) { return ""; }', ["cannot be returned. Return std::string."]),
         (
             (
-                "/*---\nop: m::f(Tensor x) -> Tensor\nshape: {z: []}\n---*/\ntemplate <class T> void "
-                "f(tp::In<T> x, tp::Out<T> y) {}"
+                "/*---\nop: m::f(Tensor x) -> Tensor\nshape: {z: []}\n---*/\ntemplate <class T> "
+                "void f(tp::In<T> x, tp::Out<T> y) {}"
             ),
             ["'z' under shape is no argument", "Names: x, y"],
         ),
