@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tensorplay.compiler.capture import Captured
 
-__all__ = ["HEAVY", "Choice", "Kept", "ancestors", "choose", "depends_on_owners"]
+__all__ = ["HEAVY", "Choice", "Kept", "ancestors", "choose", "depends_on_owners", "must_run"]
 
 #: Operators that evaluate a function of each element, which takes longer than to read that.
 HEAVY: Final = frozenset({
@@ -122,6 +122,14 @@ def ancestors(nodes: Iterable[Node]) -> set[Node]:
     return found
 
 
+def must_run(node: Node) -> bool:
+    """Tell whether a call runs although nobody reads its value: of an operator of a user, too."""
+    if node.op != "call_function":
+        return False
+    schema = getattr(node.target, "schema", None)
+    return is_effect(node) or getattr(schema, "namespace", None) is not None
+
+
 def depends_on_owners(captured: Captured) -> bool:
     """Tell whether the choice may depend on which inputs are leaves."""
     return any(g is not None for g in captured.gradients) and any(
@@ -132,7 +140,7 @@ def depends_on_owners(captured: Captured) -> bool:
 def choose(captured: Captured, late: set[Node], roots: list[Node]) -> Choice:
     """Return what to keep of a capture whose nodes `late` run backward."""
     gradients = [g for g in captured.gradients if g is not None]
-    needed = ancestors(gradients)
+    needed = ancestors([*gradients, *filter(must_run, late)])
     read = {
         used
         for node in needed & late

@@ -13,7 +13,7 @@ from tensorplay._creation import zeros
 from tensorplay._layout import is_dense
 from tensorplay._tensor import Spec
 from tensorplay.compiler.capture import Captured
-from tensorplay.compiler.keeping import Choice, ancestors, choose
+from tensorplay.compiler.keeping import Choice, ancestors, choose, must_run
 from tensorplay.compiler.values import meta_of
 from tensorplay.graph.effects import write
 from tensorplay.graph.graph import Graph
@@ -75,9 +75,7 @@ def _late(captured: Captured) -> set[Node]:
     for node in captured.recorder.graph.nodes:
         if node.op == "output" or node in captured.forward_nodes:
             continue
-        if any(n in late for n in node.all_input_nodes) or (
-            node.op == "call_function" and is_effect(node)
-        ):
+        if any(n in late for n in node.all_input_nodes) or must_run(node):
             late.add(node)
     return late
 
@@ -98,7 +96,7 @@ def _backward_graph(
             made.meta["tangent"] = True
         known[node] = made
     needed: set[Node] = set()
-    stack = list(gradients) + [n for n in late if n.op == "call_function" and is_effect(n)]
+    stack = [*gradients, *filter(must_run, late)]
     while stack:
         node = stack.pop()
         if node in known or node in needed:
@@ -167,7 +165,7 @@ def without(graph: Graph, missing: Iterable[int]) -> tuple[Graph, list[bool], bo
     results = graph.output_node().args[0]
     there = [r not in absent for r in results]
     made.output(tuple(owned(made, [known[r] for r in results if r not in absent])))
-    made.eliminate_dead_code(is_effect)
+    made.eliminate_dead_code(must_run)
     return made, there, sized
 
 

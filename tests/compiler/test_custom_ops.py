@@ -182,3 +182,54 @@ def test_opcheck_finds_what_depends_on_more_than_the_arguments() -> None:
     (failure,) = found["test_aot_dispatch_static"]
     assert failure.code == "compiled_differs"
     tp.library.remove("compiled::drifts")
+
+
+def note(name: str, *, effect: bool = False):
+    """Return an operator that notes its name when it runs."""
+
+    @tp.library.custom_op(f"compiled::{name}", mutates_args=())
+    def noting(x: tp.Tensor) -> tp.Tensor:
+        RAN.append(name)
+        return tp.from_numpy(x.numpy() * 2)
+
+    noting.register_fake(tp.empty_like)
+    if effect:
+        noting.register_effect(tp.library.EffectType.ORDERED)
+    return noting
+
+
+plain, effectful = note("plain"), note("effectful", effect=True)
+watched = note("watched")
+
+
+def _watched_setup(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0])
+
+
+def _watched_backward(ctx, grad):
+    (x,) = ctx.saved_tensors
+    plain(grad)
+    plain(x.exp())
+    effectful(x.sin())
+    return grad * 2
+
+
+watched.register_autograd(_watched_backward, setup_context=_watched_setup)
+
+
+def test_operators_run_backward_although_nobody_reads_their_results(backend) -> None:
+    def function(x, y):
+        plain(x)
+        return watched(x), x * y
+
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    x, y = tp.ones(2, requires_grad=True), tp.ones(2)
+    for call in (function, f, f):
+        RAN.clear()
+        one, two = call(x, y)
+        assert RAN == ["plain", "watched"]
+        (one + two).sum().backward(retain_graph=True)
+        assert sorted(RAN[2:]) == ["effectful", "plain", "plain"]
+        RAN.clear()
+        one.sum().backward()  # the other has no gradient
+        assert sorted(RAN) == ["effectful", "plain", "plain"]
