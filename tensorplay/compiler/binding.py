@@ -15,6 +15,7 @@ from tensorplay.compiler.guards import guard_function
 from tensorplay.compiler.program import Program
 from tensorplay.compiler.watch import Guard
 from tensorplay.func.trees import flatten, unflatten
+from tensorplay.random import Generator
 
 __all__ = ["MISS", "Binding"]
 
@@ -149,7 +150,10 @@ class Binding:
         program = self.program
         mode = grad_mode.state
         recording = mode.enabled
+        streams: list[tuple[Generator, Any]] = []
         if recording:
+            if self.draws and self.differentiable:
+                streams = [(g, g.numpy.bit_generator.state) for g in self.draws]
             mode.enabled = False
             try:
                 results = program.call(*flat)
@@ -164,17 +168,24 @@ class Binding:
                 if not _equal(value._array, expected):
                     return MISS
         if recording and self.differentiable:
-            self._record(flat, results)
+            self._record(flat, results, streams)
         if self.is_single:
             return results[0]
         return self._finish(flat, results, recording=recording)
 
-    def _record(self, flat: list[Tensor], results: tuple[Any, ...]) -> None:
+    def _record(
+        self,
+        flat: list[Tensor],
+        results: tuple[Any, ...],
+        streams: Sequence[tuple[Generator, Any]],
+    ) -> None:
         program = self.program
         first = program.first_kept
         numbers = {root: n for n, root in enumerate(self.differentiable)}
         tensors = [results[i] for i in self.differentiable]
-        node = CompiledNode(self.name, program, flat, self.wanted, tensors, results[first:])
+        node = CompiledNode(
+            self.name, program, flat, self.wanted, tensors, results[first:], streams
+        )
         for number, tensor in enumerate(tensors):
             tensor._grad_fn, tensor._output_nr, tensor._requires_grad = node, number, True
         saved = {i: results[i] for kind, i in program.saved if kind == "root"}

@@ -308,6 +308,8 @@ def _results(
         if not x.written:
             continue
         recorded = x.stand_in.grad_fn is not x.history
+        if recorded and not grad_mode.state.enabled:
+            raise recorder.refuse(f"gives {x.name} a history where gradients are off")
         if recorded or recorder.conditions:
             tensor = x.stand_in if recorded else None
             outside.append((number, len(roots), recorded))
@@ -347,6 +349,8 @@ def _output(
     given_in = isinstance(memory.owner, Input) and tensor is memory.owner.stand_in
     if requires_grad and tensor._grad_fn is None and not given_in:
         raise recorder.refuse("returns a leaf that requires grad, which it made itself")
+    if requires_grad and not given_in and not grad_mode.state.enabled:
+        raise recorder.refuse("returns a result with a history where gradients are off")
     base = tensor if tensor._base is None else tensor._base
     whole = memory.owner.stand_in if isinstance(memory.owner, Input) else base
     if requires_grad and not _is_plain_view(tensor, whole, len(array.steps)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tensorplay.graph.interpreter import Interpreter
 
 if TYPE_CHECKING:
     from tensorplay.compiler.program import Program
+    from tensorplay.random import Generator
 
 __all__ = ["CompiledNode"]
 
@@ -25,7 +27,9 @@ __all__ = ["CompiledNode"]
 class CompiledNode(Node):
     """History of all results of one call of a compiled function."""
 
-    __slots__ = ("_inputs", "_kept", "_name", "_program", "_results", "_values", "_wanted")
+    __slots__ = (
+        *("_inputs", "_kept", "_name", "_program", "_results", "_streams", "_values", "_wanted"),
+    )
 
     takes_undefined = False
 
@@ -37,6 +41,7 @@ class CompiledNode(Node):
         wanted: Sequence[int],
         results: Sequence[Tensor],
         values: Sequence[Any],
+        streams: Sequence[tuple[Generator, Any]] = (),
     ) -> None:
         super().__init__([source_of(inputs[i]) for i in wanted])
         self.outputs = [Spec(r._array.shape, r._dtype) for r in results]
@@ -46,6 +51,7 @@ class CompiledNode(Node):
         # For a derivative of the derivative all inputs are needed; they are kept as they are.
         self._inputs: list[SavedTensor] | None = [SavedTensor(x) for x in inputs]
         self._values = values
+        self._streams = streams  # generators, each with where it was before the call drew
         self._results: dict[int, SavedTensor] = {}
 
     def keep_results(self, saved: dict[int, Tensor], numbers: dict[int, int]) -> None:
@@ -148,34 +154,54 @@ class CompiledNode(Node):
         self, given: list[Tensor], missing: Sequence[int]
     ) -> Sequence[Tensor | None]:
         program = self._program
-        if program.has_effects:
+        replay = program.replay()
+        if replay.graph is None:
             raise RuntimeError(
-                f"[{self._name}] a second derivative of a compiled function that writes in place, "
-                "draws random numbers or calls an operator with effects is not captured. Call the "
-                "function that was compiled: f.__wrapped__."
+                f"[{self._name}] a second derivative of a compiled function that {replay.problem} "
+                "is not captured. Call the function that was compiled: f.__wrapped__."
             )
-        inputs = [s.unpack(self) for s in self._inputs or ()]
+        inputs = [
+            s.unpack(self) if used else None  # it may have been written since
+            for s, used in zip(self._inputs or (), replay.reads, strict=True)
+        ]
         wanted = [inputs[i] for i in self._wanted]
         # Twins with the same history, so that a pass down to them goes no further.
-        twins = {id(x): _twin(x) for x in inputs if x.requires_grad}
-        roots = Interpreter(program.forward).run(*[twins.get(id(x), x) for x in inputs])
+        twins = {id(x): _twin(x) for x in inputs if x is not None and x.requires_grad}
+        with _drawn_again(self._streams):
+            roots = Interpreter(replay.graph).run(*[twins.get(id(x), x) for x in inputs])
         starts = [
             (edge, g)
             for n, (number, g) in enumerate(zip(program.differentiable, given, strict=True))
             if n not in missing and (edge := edge_of(roots[number])) is not None
         ]
-        edges = [edge_of(twins[id(x)]) for x in wanted]
-        return run_backward(
-            starts,
-            retain_graph=True,
-            create_graph=True,
-            inputs=[e for e in edges if e is not None],
-            accumulate=False,
+        edges = [None if x is None else edge_of(twins[id(x)]) for x in wanted]
+        found = iter(
+            run_backward(
+                starts,
+                retain_graph=True,
+                create_graph=True,
+                inputs=[e for e in edges if e is not None],
+                accumulate=False,
+            )
         )
+        return [None if e is None else next(found) for e in edges]
 
 
 if _native.core is not None:
     _native.core.configure_compiled(CompiledNode)
+
+
+@contextmanager
+def _drawn_again(streams: Sequence[tuple[Generator, Any]]) -> Iterator[None]:
+    """Let generators draw what they drew at the call, and go on where they are now."""
+    now = [generator.numpy.bit_generator.state for generator, _ in streams]
+    try:
+        for generator, state in streams:
+            generator.numpy.bit_generator.state = state
+        yield
+    finally:
+        for (generator, _), state in zip(streams, now, strict=True):
+            generator.numpy.bit_generator.state = state
 
 
 def _zeros(spec: Spec) -> Any:

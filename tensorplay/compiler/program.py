@@ -16,8 +16,9 @@ from tensorplay.compiler.capture import Captured
 from tensorplay.compiler.guards import same
 from tensorplay.compiler.keeping import depends_on_owners
 from tensorplay.compiler.partition import Parts, checks, owned, partition, without
+from tensorplay.compiler.recorder import RANDOM
 from tensorplay.compiler.watch import Guard
-from tensorplay.graph.effects import write_part
+from tensorplay.graph.effects import write, write_part
 from tensorplay.graph.graph import Graph
 from tensorplay.graph.graph_module import GraphModule
 from tensorplay.graph.node import Node, is_effect
@@ -28,6 +29,25 @@ from tensorplay.ops.operator import Operator
 __all__ = ["Family", "Origin", "Program", "Signature", "signature"]
 
 Backend = Callable[..., Callable[..., Any]]
+
+
+class Replay(NamedTuple):
+    """What computes the results of a program again, for derivatives of its derivative.
+
+    Attributes
+    ----------
+    graph
+        Returns the results, without effects but for random numbers. None where one cannot be left
+        out.
+    reads
+        Which of the inputs it reads.
+    problem
+        What the function does then.
+    """
+
+    graph: GraphModule | None
+    reads: list[bool]
+    problem: str
 
 
 class Program:
@@ -108,6 +128,7 @@ class Program:
         self._lock = threading.Lock()
         self._backward_call: Callable[..., Any] | None = None
         self._constants = constants
+        self._replay: Replay | None = None
         self._orders: dict[Any, list[Order | None]] = {}
         self._partial: dict[Any, tuple[Callable[..., Any], list[bool]]] = {}
         self.call = self._made(self.forward, examples)
@@ -185,6 +206,38 @@ class Program:
             found = self._orders[arrivals] = [next(orders) if g else None for g in self.given]
         return found
 
+    def replay(self) -> Replay:
+        """Return what computes the results again."""
+        if self._replay is None:
+            self._replay = self._replayed()
+        return self._replay
+
+    def _replayed(self) -> Replay:
+        source = self.forward.graph
+        roots = list(source.output_node().args[0])[: self.root_count]
+        needed = set(roots)
+        stack = list(roots)
+        while stack:
+            for node in stack.pop().all_input_nodes:
+                if node not in needed:
+                    needed.add(node)
+                    stack.append(node)
+        written = {n.args[0] for n in source.nodes if n.target is write}
+        if written & needed:
+            return Replay(None, [], "writes in place into what it reads")
+        for node in needed:
+            if node.op == "call_function" and is_effect(node) and not _draws(node):
+                problem = "calls an operator with effects whose result it returns or reads"
+                return Replay(None, [], problem)
+        graph = Graph()
+        known: dict[Node, Node] = {}
+        for node in source.nodes:
+            if node.op == "placeholder" or (node in needed and node.op != "output"):
+                known[node] = graph.node_copy(node, known.__getitem__)
+        graph.output(tuple([known[r] for r in roots]))
+        reads = [n in needed for n in source.nodes if n.op == "placeholder"]
+        return Replay(GraphModule(dict(self._constants), graph, "Replay"), reads, "")
+
     def backward_call(self, examples: Sequence[Tensor]) -> Callable[..., Any]:
         """Return the backward function, which is made when it is first needed."""
         if self._backward_call is None:
@@ -217,6 +270,20 @@ def _counted(call: Callable[..., Any], count: int, name: Any) -> Callable[..., A
     return counted
 
 
+def _draws(node: Node) -> bool:
+    """Tell whether all that a call does besides computing is to draw random numbers."""
+    target: Any = node.target
+    if target in RANDOM:
+        return True
+    schema = getattr(target, "schema", None)
+    return (
+        isinstance(target, Operator)
+        and schema is not None
+        and schema.namespace is None
+        and not any(a.is_write for a in schema.arguments)
+    )
+
+
 def is_floating(node: Node) -> bool:
     """Tell whether what a node gives is rounded."""
     kind = node.meta["val"].dtype
@@ -237,8 +304,6 @@ def _own_results(graph: Graph, count: int) -> None:
 
 
 def _first_write(graph: Graph, output: Node) -> Node:
-    from tensorplay.graph.effects import write
-
     return next((n for n in graph.nodes if n.target is write), output)
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tensorplay.graph.node import Node
     from tensorplay.ops.primitive import Primitive
 
-__all__ = ["Condition", "Input", "Recorder"]
+__all__ = ["RANDOM", "Condition", "Input", "Recorder"]
 
 #: A list of more elements is not a condition on a graph but data.
 MOST_ELEMENTS: Final = 64
@@ -638,7 +638,7 @@ class Recorder:
         node = self.graph.create_node("call_function", function, args, plain)
         spec = spec_of(fake)
         node.meta["val"] = meta_of(spec)
-        if function in _RANDOM:
+        if function in RANDOM:
             node.meta["effect"] = True
             self._draw(plain.get("generator"))
         line = user_line()
@@ -684,12 +684,12 @@ class _Unwatched:
             sys.settrace(self._trace)
 
 
-_RANDOM: Final[frozenset[Any]] = frozenset(
+RANDOM: Final[frozenset[Any]] = frozenset(
     getattr(random, n) for n in ("rand", "randn", "randint", "randperm")
 )
 _CREATORS: Final[frozenset[Any]] = frozenset({
     *(getattr(_creation, n) for n in ("empty", "zeros", "ones", "full")),
-    *(getattr(_creation, n) for n in ("arange", "linspace", "eye")), _grids.logspace, *_RANDOM,
+    *(getattr(_creation, n) for n in ("arange", "linspace", "eye")), _grids.logspace, *RANDOM,
 })  # fmt: skip
 _REFUSED: Final[dict[Any, str]] = {
     _creation.from_numpy: "shares the memory of a NumPy array",

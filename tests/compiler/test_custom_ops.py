@@ -233,3 +233,22 @@ def test_operators_run_backward_although_nobody_reads_their_results(backend) -> 
         RAN.clear()
         one.sum().backward()  # the other has no gradient
         assert sorted(RAN) == ["effectful", "plain", "plain"]
+
+
+def test_second_derivatives_repeat_no_effect(backend) -> None:
+    def unread(x):
+        effectful(x)
+        return x**3
+
+    f = tp.compile(unread, backend=backend, fullgraph=True)
+    x = tp.tensor([2.0], requires_grad=True)
+    RAN.clear()
+    (g,) = tp.autograd.grad(f(x).sum(), [x], create_graph=True)
+    assert tp.autograd.grad(g.sum(), [x])[0].tolist() == [12]
+    assert RAN == ["effectful"]
+    f = tp.compile(lambda x: x**3 * effectful(x.detach()), backend=backend, fullgraph=True)
+    out = f(x)
+    RAN.clear()
+    with pytest.raises(RuntimeError, match="an operator with effects whose result it returns"):
+        tp.autograd.grad(out.sum(), [x], create_graph=True)
+    assert RAN == []

@@ -134,11 +134,54 @@ def test_second_derivatives_follow_the_branch_that_was_taken(backend) -> None:
         assert tp.autograd.grad(g.sum(), x)[0].tolist() == [want]
 
 
-def test_second_derivatives_of_random_functions_are_refused_with_words() -> None:
-    f = tp.compile(lambda x: (x**3 * tp.rand(2)).sum(), backend="interpreter")
-    x = tp.ones(2, requires_grad=True)
-    with pytest.raises(RuntimeError, match="second derivative of a compiled function"):
-        tp.autograd.grad(f(x), [x], create_graph=True)
+RANDOM = {
+    "rand": lambda x: x**3 * tp.rand(2),
+    "randn": lambda x: (x * tp.randn(2)).exp() + tp.rand(2),
+    "dropout": lambda x: tp.nn.functional.dropout(x, 0.5) ** 3,
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_second_derivatives_draw_no_other_numbers(name, backend) -> None:
+    f = tp.compile(RANDOM[name], backend=backend, fullgraph=True)
+    found = []
+    for function in (RANDOM[name], f, f):
+        tp.manual_seed(3)
+        x = tp.tensor([0.5, 1.0], dtype=tp.float64, requires_grad=True)
+        y = function(x)
+        drawn = [tp.rand(1)]
+        (g,) = tp.autograd.grad(y.sum(), [x], create_graph=True)
+        drawn.append(tp.rand(1))
+        (h,) = tp.autograd.grad((g * g).sum(), [x])
+        found.append([y.detach(), g.detach(), h, *drawn, tp.rand(1)])
+    close(found[1], found[0])
+    close(found[2], found[0])
+
+
+def test_second_derivatives_repeat_no_write(backend) -> None:
+    modules = [tp.nn.BatchNorm1d(2, dtype=tp.float64) for _ in range(2)]
+    x = tp.randn(5, 2, dtype=tp.float64, requires_grad=True)
+    found = []
+    for module, call in zip(
+        modules, (modules[0], tp.compile(modules[1], backend=backend)), strict=True
+    ):
+        (g,) = tp.autograd.grad((call(x) ** 3).sum(), [x], create_graph=True)
+        (h,) = tp.autograd.grad((g * g).sum(), [x])
+        found.append([g.detach(), h, *module.state_dict().values()])
+    close(found[1], found[0], rtol=1e-8, atol=1e-8)
+
+
+def test_second_derivatives_of_what_cannot_be_repeated_are_refused_with_words() -> None:
+    def written(x, n):
+        n.add_(x.detach())
+        return (x * n) ** 2
+
+    f = tp.compile(written, backend="interpreter", fullgraph=True)
+    x, n = tp.ones(2, requires_grad=True), tp.ones(2)
+    expected = "second derivative of a compiled function that writes in place into what it reads"
+    with pytest.raises(RuntimeError, match=expected):
+        tp.autograd.grad(f(x, n).sum(), [x], create_graph=True)
+    assert n.tolist() == [2, 2]
 
 
 def test_results_of_other_functions_pass_gradients_on(backend) -> None:
@@ -461,3 +504,19 @@ def test_a_capture_leaves_the_level_open_that_it_found(function) -> None:
         with pytest.raises(tp.graph.GraphCaptureError, match="closes a level of forward mode"):
             g(tp.ones(1))
         assert forward_ad.unpack_dual(outside).tangent is not None
+
+
+def test_gradients_that_the_function_turns_on_are_left_to_eager(backend) -> None:
+    def function(x, n):
+        with tp.enable_grad():
+            return x * n
+
+    f = tp.compile(function, backend=backend)
+    x = tp.ones(2, requires_grad=True)
+    for n in (2, 2, 3):
+        with tp.no_grad():
+            y = f(x, n)
+        assert y.requires_grad
+        assert tp.autograd.grad(y.sum(), [x])[0].tolist() == [n, n]
+    with tp.no_grad(), pytest.raises(tp.graph.GraphCaptureError, match="where gradients are off"):
+        tp.compile(function, backend=backend, fullgraph=True)(x, 2)
