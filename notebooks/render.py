@@ -10,8 +10,10 @@ Without names, all notebooks of this folder. Reports appear in their static form
 
 from __future__ import annotations
 
+import html
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -22,6 +24,11 @@ from nbformat import NotebookNode
 from tpkernel.nbconvert import PreferHtml
 
 HERE = Path(__file__).resolve().parent
+# Lines of output are broken between words, as text is.
+_STYLE = "<style>.jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }</style>"
+# What nbconvert writes for pictures that do not say what they show.
+_UNDESCRIBED = 'alt="No description has been provided for this image"'
+_SAID_IN_PLOT = re.compile(r'(?:title|label)(?:=|\()f?"([^"]+)"')
 _SCRIPT = re.compile(r"<script\b.*?</script\s*>", re.DOTALL | re.IGNORECASE)
 
 
@@ -38,11 +45,25 @@ def execute(path: Path) -> NotebookNode:
     return notebook
 
 
+def descriptions(notebook: NotebookNode) -> Iterator[str]:
+    """Give a text for each plot, in order: the section it stands in, and its titles and labels."""
+    section = ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            section = (re.findall(r"^#+ (.+)$", cell.source, re.MULTILINE) or [section])[-1]
+        said = [text for text in _SAID_IN_PLOT.findall(cell.source) if "{" not in text]
+        for output in cell.get("outputs", ()):
+            if "image/png" in output.get("data", {}):
+                yield "; ".join(dict.fromkeys((f"plot for the section {section}", *said)))
+
+
 def page(notebook: NotebookNode, title: str) -> str:
     """Return an executed notebook as HTML without scripts."""
     exporter = HTMLExporter(preprocessors=[PreferHtml])
     body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title}})
-    body = _SCRIPT.sub("", body)
+    body = _SCRIPT.sub("", body).replace("</head>", f"{_STYLE}</head>", 1)
+    for text in descriptions(notebook):
+        body = body.replace(_UNDESCRIBED, f'alt="{html.escape(text)}"', 1)
     # Links between the notebooks lead to the other pages.
     return re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', body)
 

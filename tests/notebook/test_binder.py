@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -104,3 +106,26 @@ def test_each_notebook_gets_one_badge_and_the_rest_stays(badges: ModuleType) -> 
     assert "old/name" not in twice
     badge = re.compile(r"\[!\[open on Binder\]\(\S*\)\]\(\S*\) ")
     assert badge.sub("", twice) == badge.sub("", readme)
+
+
+def test_badges_of_a_clone_lead_to_its_origin_however_often_they_are_written(
+    copy: Path, tmp_path: Path
+) -> None:
+    readme = tmp_path / "README.md"
+    shutil.copy(BINDER.parent / "README.md", readme)
+    command = [sys.executable, str(copy / "badges.py")]
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        "binder/badges.py: there is no remote origin. Write python3 binder/badges.py "
+        "https://HOST/OWNER/REPOSITORY\n"
+    )
+    origin = ["git", "remote", "add", "origin", "git@github.com:some/where.git"]
+    subprocess.run(origin, cwd=tmp_path, check=True)
+    subprocess.run(command, check=True)
+    once = readme.read_text("utf-8")
+    notebooks = len(list((BINDER.parent / "notebooks").glob("*.ipynb")))
+    assert once.count("https://mybinder.org/v2/gh/some/where/HEAD?labpath=") == notebooks
+    subprocess.run(command, check=True)
+    assert readme.read_text("utf-8") == once

@@ -23,6 +23,9 @@ def test_a_page_has_report_and_pictures_without_a_script(tmp_path: Path) -> None
     assert "<script" not in page.lower()
     assert re.findall(r'(?:src|href)="https?:', page) == []
     assert page.count("data:image/png;base64") >= 1
+    assert "No description has been provided" not in page
+    assert page.count('alt="plot for the section In the notebook') == 1
+    assert "pre { word-break: normal;" in page
     shown = VisibleText.of(page)
     assert shown.count("press::dither(Tensor x, float threshold=0.5) -> Tensor") >= 2
     assert "Validation" in shown

@@ -37,6 +37,7 @@ __all__ = [
     "TimingFacts",
     "TimingRow",
     "ValidationRow",
+    "WorstFacts",
 ]
 
 
