@@ -208,7 +208,7 @@ def dropout1d(
     Parameters
     ----------
     input
-        Tensor of any shape.
+        The tensor.
     p
         Probability, in [0, 1].
     training
@@ -238,7 +238,7 @@ def dropout2d(
     Parameters
     ----------
     input
-        Tensor of any shape.
+        The tensor.
     p
         Probability, in [0, 1].
     training

@@ -17,7 +17,11 @@ _FFT_SIZES: Final = (
     "Sizes along `dim` that the input is cut or filled with zeros to; those it has by default."
 )
 _WEIGHT_OF_CLASS: Final = "Shape (classes,): a factor for each class; 1 by default."
+_BROADCAST: Final = "broadcast against `input`."
 _ELEMENT_WEIGHT: Final = "Factor of each loss, broadcast against `input`; 1 by default."
+
+_POOLS: Final = ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool")
+_WINDOWS: Final = (*_POOLS, "conv", "conv_transpose")
 
 # By name of the argument, or by "operator.argument" where it differs.
 _ARGUMENTS: Final[dict[str, str]] = {
@@ -207,27 +211,37 @@ _ARGUMENTS: Final[dict[str, str]] = {
 }
 
 # Shapes of the first operand where "any shape" would be wrong and the first line does not say it.
-_INPUTS: Final[dict[str, str]] = {
-    "matmul": "Shape (…, n, m) or (m,).",
-    "mm": "Shape (n, m).",
-    "mv": "Shape (n, m).",
-    "dot": "Vector.",
-    "bmm": "Shape (b, n, m).",
-    "outer": "Vector.",
-    "addmm": "Broadcast to (n, p).",
-    "baddbmm": "Broadcast to (b, n, p).",
-    "addmv": "Broadcast to (n,).",
-    "linear": "Shape (…, features).",
-    "trace": "Matrix.",
-    "t": "At most two dimensions.",
-    "diag": "Vector or matrix.",
-    "tril": "Shape (…, rows, columns).",
-    "triu": "Shape (…, rows, columns).",
-    "multinomial": "Vector, or a matrix of rows; at least 0.",
-    "nll_loss": "Shape (batch, classes, …) or (classes,).",
-    "cross_entropy": "Shape (batch, classes, …) or (classes,); not normalised.",
-    "binary_cross_entropy": "Probabilities, in [0, 1].",
-    "embedding": "Indices of rows, integers.",
+_INPUTS: Final[dict[str, str]] = (
+    {
+        "matmul": "Shape (…, n, m) or (m,).",
+        "mm": "Shape (n, m).",
+        "mv": "Shape (n, m).",
+        "dot": "Vector.",
+        "bmm": "Shape (b, n, m).",
+        "outer": "Vector.",
+        "addmm": "Broadcast to (n, p).",
+        "baddbmm": "Broadcast to (b, n, p).",
+        "addmv": "Broadcast to (n,).",
+        "linear": "Shape (…, features).",
+        "trace": "Matrix.",
+        "t": "At most two dimensions.",
+        "diag": "Vector or matrix.",
+        "tril": "Shape (…, rows, columns).",
+        "triu": "Shape (…, rows, columns).",
+        "multinomial": "Vector, or a matrix of rows; at least 0.",
+        "nll_loss": "Shape (batch, classes, …) or (classes,).",
+        "cross_entropy": "Shape (batch, classes, …) or (classes,); not normalised.",
+        "binary_cross_entropy": "Probabilities, in [0, 1].",
+        "embedding": "Indices of rows, integers.",
+    }
+    | {f"{name}1d": "Shape ((N,) C, L)." for name in _WINDOWS}
+    | {f"{name}2d": "Shape ((N,) C, H, W)." for name in _WINDOWS}
+)
+
+# Comparisons and the like: results are bool, whatever the formulas say.
+_WITHOUT_GRADIENT: Final = {
+    *("eq", "ne", "lt", "le", "gt", "ge", "isclose", "isfinite", "isinf", "isnan", "signbit"),
+    *("logical_and", "logical_not", "logical_or", "logical_xor"),
 }
 
 _KINDS: Final = {
@@ -253,6 +267,12 @@ def _section(title: str, entries: list[tuple[str, str]]) -> str:
     return "\n".join(("", title, "-" * len(title), *lines, ""))
 
 
+def _meaning(schema: FunctionSchema, argument: str) -> str:
+    if argument == "input":
+        return _INPUTS.get(schema.name, "")
+    return _ARGUMENTS.get(f"{schema.name}.{argument}") or _ARGUMENTS.get(argument, "")
+
+
 def _results(schema: FunctionSchema, name: str) -> list[tuple[str, str]]:
     """Return names and texts of what the function returns."""
     if name == f"{schema.name}_":
@@ -271,6 +291,16 @@ def _results(schema: FunctionSchema, name: str) -> list[tuple[str, str]]:
             return [(kind, "Without the dimensions `dim`, all by default; see `keepdim`.")]
         if "reduction" in schema:
             return [(kind, "0-d, or with ``'none'`` one loss for each element or sample.")]
+        if schema.name[:-2] in _WINDOWS:
+            shape = "((N,) C, L)" if schema.name.endswith("1d") else "((N,) C, H, W)"
+            pair = "return_indices" in schema
+            also = "; with `return_indices` a pair of these, the second int64" if pair else ""
+            return [(kind, f"Shape {shape}, in new sizes{also}.")]
+        broadcast = [a for a in schema.arguments if _meaning(schema, a.name).endswith(_BROADCAST)]
+        if schema.name == "masked_select":
+            return [(kind, "Vector of the elements.")]
+        if broadcast and result.type.is_tensor:
+            return [(kind, "Of the shape that the operands broadcast to.")]
         return [(kind, "")]
     return [(f"{r.name or 'result'} : {r.type.base}", "") for r in returns]
 
@@ -296,6 +326,8 @@ def _errors(schema: FunctionSchema) -> list[tuple[str, str]]:
     if sum(a.type.is_tensor for a in arguments) > 1 and name not in _FIT_ALWAYS:
         error = _UNFIT_SHAPES.get(name, "RuntimeError")
         when.setdefault(error, []).append("the shapes of the tensors do not fit")
+    if name[:-2] in _POOLS:
+        when["RuntimeError"] = ["the number of dimensions is another, or a window does not fit"]
     if any(a.type.base == "str" for a in arguments):
         error = "RuntimeError" if name.startswith("fft_") else _UNKNOWN_TEXT.get(name, "ValueError")
         when.setdefault(error, []).append("a text is none of those above")
@@ -334,10 +366,7 @@ def docstring(
         return text
     entries = []
     for argument in schema.arguments[1:] if method else schema.arguments:
-        key = f"{schema.name}.{argument.name}"
-        meaning = _ARGUMENTS.get(key) or _ARGUMENTS.get(argument.name, "")
-        if argument.name == "input":
-            meaning = _INPUTS.get(schema.name, "")
+        meaning = _meaning(schema, argument.name)
         optional = ", optional" if argument.has_default else ""
         entries.append((f"{argument.name} : {_kind(argument.type)}{optional}", meaning))
     if writes:
@@ -346,6 +375,8 @@ def docstring(
         text += _section("Parameters", entries)
     text += _section("Returns", _results(schema, name))
     text += _section("Raises", _errors(schema))
+    if schema.name in _WITHOUT_GRADIENT:
+        gradients = []
     if gradients is not None:
         which = f"Differentiable in {', '.join(gradients)}." if gradients else "Not differentiable."
         text += f"\nNotes\n-----\n{which}\n"

@@ -72,6 +72,52 @@ def test_what_it_raises_is_raised(op: Operator) -> None:
     assert raised <= set(documented)
 
 
+@pytest.mark.parametrize("op", CALLABLE, ids=lambda op: op.name)
+def test_what_is_called_differentiable_gives_results_with_a_history(op: Operator) -> None:
+    if "Differentiable in" not in (op.function.__doc__ or ""):
+        return
+    assert op.samples is not None
+    tried = False
+    for sample in op.samples(Maker(op.name)):
+        leaves = [
+            a.detach().requires_grad_()
+            if isinstance(a, tp.Tensor) and a.dtype.is_floating_point
+            else a
+            for a in sample.args
+        ]
+        if any(isinstance(a, tp.Tensor) and a.requires_grad for a in leaves):
+            tried = True
+            result = op.function(*leaves, **sample.kwargs)
+            results = result if isinstance(result, (tuple, list)) else [result]
+            if any(isinstance(r, tp.Tensor) and r.requires_grad for r in results):
+                return
+    assert not tried
+
+
+def test_results_that_are_said_to_broadcast_do() -> None:
+    said = [op for op in CALLABLE if "that the operands broadcast to" in op.function.__doc__]
+    assert {"add", "where", "eq", "lerp"} <= {op.name for op in said}
+    for op in said:
+        assert op.samples is not None
+        for sample in op.samples(Maker(op.name)):
+            values = [*sample.args, *sample.kwargs.values()]
+            shapes = [a.shape for a in values if isinstance(a, tp.Tensor)]
+            result = op.function(*sample.args, **sample.kwargs)
+            if op.name == "where" and len(values) == 1:
+                continue  # the indices of what is true
+            assert isinstance(result, tp.Tensor)
+            assert tuple(result.shape) == np.broadcast_shapes(*shapes), (op.name, sample)
+
+
+@pytest.mark.parametrize("name", ["max_pool", "avg_pool", "adaptive_avg_pool", "conv"])
+def test_shapes_of_windows_are_said(name: str) -> None:
+    for rank, shape in ((1, "((N,) C, L)"), (2, "((N,) C, H, W)")):
+        text = getattr(tp.nn.functional, f"{name}{rank}d").__doc__
+        assert f"input : Tensor\n    Shape {shape}.\n" in text
+        assert f"Tensor\n    Shape {shape}, in new sizes" in text
+        assert "\nRuntimeError\n" in text
+
+
 def _filled(like: object, shape: tuple[int, ...]) -> tp.Tensor:
     assert isinstance(like, tp.Tensor)
     return tp.tensor(np.ones(shape), dtype=like.dtype)
