@@ -54,8 +54,9 @@ from tpkernel.report.facts import (
     OperatorFacts,
 )
 from tpkernel.report.report import Report
+from tpkernel.worker.findings import LEAVES_PROCESSES, LOWERS_LIMITS
 from tpkernel.worker.isolation import isolated_kernels, isolating_worker
-from tpkernel.worker.process import DEFAULT_BUDGET, LEAVES_PROCESSES, LOWERS_LIMITS, shared_worker
+from tpkernel.worker.process import DEFAULT_BUDGET, shared_worker
 from tpkernel.worker.streams import PrintingKernel, may_print
 
 __all__ = ["build", "build_cell"]

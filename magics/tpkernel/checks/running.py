@@ -12,15 +12,26 @@ from tpkernel.checks.kept import Found, keep, kept_for, records_key
 from tpkernel.checks.suite import run_checks
 from tpkernel.report.facts import Finding, GradcheckFacts, OpcheckFacts, ValidationRow
 from tpkernel.report.report import Report
+from tpkernel.worker.findings import AT_EXIT, EARLIER_THREAD, LEAVES_PROCESSES, LOWERS_LIMITS
 from tpkernel.worker.isolation import isolating_worker
-from tpkernel.worker.process import LEAVES_PROCESSES, LOWERS_LIMITS, Worker, shared_worker
+from tpkernel.worker.process import Worker, shared_worker
 
 __all__ = ["check", "checking_worker", "with_records"]
 
 # What a busy machine ends is tried again, and so are chance, what left the worker in ruins, and
 # what takes a GPU.
 _TRIED_AGAIN = frozenset(
-    {"crash", "hang", "sanitizer", "non_deterministic", LEAVES_PROCESSES, LOWERS_LIMITS, NOT_HERE}
+    {
+        "crash",
+        "hang",
+        "sanitizer",
+        "non_deterministic",
+        *AT_EXIT,
+        EARLIER_THREAD,
+        LEAVES_PROCESSES,
+        LOWERS_LIMITS,
+        NOT_HERE,
+    }
 )
 
 

@@ -59,6 +59,8 @@ SECTIONS = ("Operator", "Gradcheck", "Validation", "Compile", "Timing", "Finding
 _HEADLINES = {
     "crash": "crashed",
     "hang": "gave no answer in time",
+    "crash_at_exit": "fails as the process ends",
+    "hang_at_exit": "keeps the process from ending",
     "writes_outside": "writes outside its memory",
     "writes_input": "writes its input",
     "not_written": "output not fully written",

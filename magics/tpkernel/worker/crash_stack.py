@@ -1,8 +1,9 @@
 """The C++ stack of a kernel that crashed in the worker.
 
-A handler on a stack of its own writes the addresses of the frames to the error stream and passes
-the signal on. The session names those that lie in the cell's library, by ``addr2line`` where that
-is installed: functions always, lines where the cell was built with ``-g``.
+A handler on a stack of its own writes the addresses of the frames to the error stream, says whether
+the thread was there before the request, and lets the signal end the process. The session names the
+frames that lie in the cell's library, by ``addr2line`` where that is installed: functions always,
+lines where the cell was built with ``-g``.
 """
 
 from __future__ import annotations
@@ -10,45 +11,107 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tensorplay.utils import cpp_jit
+from tpkernel.worker.endings import ENDING
+from tpkernel.worker.session_guard import GUARD
 
-__all__ = ["MARK", "crash_stack_library", "install_crash_stack", "named_frames", "resolved"]
+__all__ = [
+    "MARK",
+    "THREAD",
+    "crash_stack_library",
+    "frames_of",
+    "is_of",
+    "named_frames",
+    "resolved",
+    "thread_of",
+]
 
 _HANDLER = r"""
+#include <dirent.h>
 #include <dlfcn.h>
 #include <execinfo.h>
+#if defined(__linux__)
+#include <link.h>
+#endif
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace {
-constexpr int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-struct sigaction before[NSIG];
+constexpr int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS};
+
+// The threads that were there before a kernel of this request ran.
+constexpr int most = 4096;
+long earlier[most];
+int count_earlier = 0;
+
+void note_threads() {
+  count_earlier = 0;
+  DIR* folder = opendir("/proc/self/task");
+  if (folder == nullptr) return;
+  while (const dirent* entry = readdir(folder)) {
+    const long id = atol(entry->d_name);
+    if (id > 0 && count_earlier < most) earlier[count_earlier++] = id;
+  }
+  closedir(folder);
+}
+
+const char* thread_kind() {
+#ifdef SYS_gettid
+  const long own = syscall(SYS_gettid);
+#else
+  const long own = 0;
+#endif
+  if (own == getpid()) return "main";
+  for (int i = 0; i < count_earlier; ++i)
+    if (earlier[i] == own) return "earlier";
+  return "new";
+}
+
+// Where the C library has it, without the lock that a thread which loads a library holds.
+long place_of(void* address, const char** file) {
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+  dl_find_object found;
+  if (_dl_find_object(address, &found) != 0) return 0;
+  *file = found.dlfo_link_map->l_name;
+  return static_cast<long>(reinterpret_cast<uintptr_t>(address) - found.dlfo_link_map->l_addr);
+#else
+  Dl_info info;
+  if (dladdr(address, &info) == 0) return 0;
+  *file = info.dli_fname;
+  return static_cast<char*>(address) - static_cast<char*>(info.dli_fbase);
+#endif
+}
 
 void handle(int signal, siginfo_t*, void*) {
+  char thread[40];
+  const int length = snprintf(thread, sizeof thread, "\n@thread %s", thread_kind());
+  if (write(2, thread, static_cast<size_t>(length)) < 0) abort();
   void* frames[48];
   const int count = backtrace(frames, 48);
   for (int i = 0; i < count; ++i) {
-    Dl_info info;
-    if (dladdr(frames[i], &info) == 0 || info.dli_fname == nullptr) continue;
+    const char* file = nullptr;
+    const long offset = place_of(frames[i], &file);
+    if (file == nullptr) continue;
     char line[4400];
-    const auto offset = static_cast<char*>(frames[i]) - static_cast<char*>(info.dli_fbase);
-    const int size = snprintf(line, sizeof line, "\n@frame %lx %s", static_cast<long>(offset),
-                              info.dli_fname);
+    const int size = snprintf(line, sizeof line, "\n@frame %lx %s", offset, file);
     if (write(2, line, static_cast<size_t>(size)) < 0) break;
   }
   if (write(2, "\n", 1) < 0) abort();
-  sigaction(signal, &before[signal], nullptr);
+  // Not to the handlers before: the engine's reads debug information for seconds on a busy machine.
+  ::signal(signal, SIG_DFL);
   raise(signal);
 }
 }  // namespace
 
 int64_t install() {
+  note_threads();
   static char stack[1 << 16];
   stack_t own = {};
   own.ss_sp = stack;
@@ -59,17 +122,13 @@ int64_t install() {
   struct sigaction action = {};
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  for (int signal : signals) {
-    struct sigaction old = {};
-    sigaction(signal, &action, &old);
-    if (old.sa_sigaction != handle) before[signal] = old;
-  }
+  for (int signal : signals) sigaction(signal, &action, nullptr);
   return 0;
 }
 """
 
-#: What a line of the handler begins with.
-MARK = "@frame "
+#: What lines of the handler begin with: a frame, and the thread that crashed.
+MARK, THREAD = "@frame ", "@thread "
 _FRAMES = 12
 
 
@@ -79,23 +138,42 @@ def crash_stack_library() -> str | None:
     The session builds it, not the process that is to have it: a compiler there would look like a
     process that a kernel has started.
     """
+    text, exports = _HANDLER, ["install"]
+    if sys.platform == "linux":
+        text, exports = text + ENDING + GUARD, [*exports, "mark", "leave", "guard_session"]
     try:
-        built = cpp_jit.build_source(
-            "tpkernel_crash_stack", cpp_jit.Source(_HANDLER), exports=["install"]
-        )
+        built = cpp_jit.build_source("tpkernel_crash_stack", cpp_jit.Source(text), exports=exports)
     except (cpp_jit.BuildError, cpp_jit.MissingToolError, OSError):
         return None  # a crash is told without its stack then
     return str(built.library)
 
 
-def install_crash_stack(library: str) -> Callable[[], Any]:
-    """Let a crash of this process write its stack; return what does it again.
+def is_of(file: str, library: str) -> bool:
+    """Return whether a loaded file is a library, or the copy that it was loaded from."""
+    name, wanted = Path(file).name, Path(library).name
+    return name == wanted or (name.startswith("load-") and name.endswith(f"-{wanted}"))
 
-    A kernel may set handlers of its own, and the next one is not to run without this.
+
+def frames_of(said: str) -> list[tuple[str, str]]:
+    """Return offset and file of each frame of a crash, the innermost first.
+
+    Parameters
+    ----------
+    said
+        What the process wrote to its error stream.
     """
-    install: Callable[[], Any] = cpp_jit.load_module(library).install
-    install()
-    return install
+    return [
+        (offset, file)
+        for line in said.splitlines()
+        if line.startswith(MARK)
+        for offset, _, file in (line.removeprefix(MARK).partition(" "),)
+    ]
+
+
+def thread_of(said: str) -> str:
+    """Return which thread crashed: main, earlier (than the request) or new; empty if unknown."""
+    lines = (n.removeprefix(THREAD) for n in said.splitlines() if n.startswith(THREAD))
+    return next(lines, "").strip()
 
 
 def named_frames(said: str, library: str) -> list[str]:
@@ -108,24 +186,13 @@ def named_frames(said: str, library: str) -> list[str]:
     library
         Path of the library.
     """
-    frames = [
-        line.removeprefix(MARK).partition(" ")[::2]
-        for line in said.splitlines()
-        if line.startswith(MARK)
+    # What is left on the stack is where a call returns to; the call stands before. The first frames
+    # are the handler's, the system's that called it, and where the signal came.
+    offsets = [
+        hex(max(0, int(offset, 16) - (i > 2)))
+        for i, (offset, file) in enumerate(frames_of(said))
+        if is_of(file, library)
     ]
-    # The first is the handler's own. A library may be loaded from a copy of another name.
-    own = next(
-        (
-            file
-            for _, file in frames
-            if file != frames[0][1]
-            and (Path(file).name.startswith("load-") or Path(file).name == Path(library).name)
-        ),
-        None,
-    )
-    # What is left on the stack is where a call returns to; the call stands before.
-    addresses = [int(offset, 16) for offset, file in frames if file == own]
-    offsets = [hex(max(0, a - (i > 0))) for i, a in enumerate(addresses)]
     named = [
         f"{name} at line {line}" if line else name
         for name, line in resolved(library, offsets[:_FRAMES])

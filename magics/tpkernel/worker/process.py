@@ -9,11 +9,9 @@ it announced and the signal become a finding; the next request starts a fresh on
 from __future__ import annotations
 
 import atexit
-import contextlib
-import dataclasses
 import math
 import os
-import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -23,15 +21,28 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Protocol
 
 from tensorplay.library.modules.spec import CellSpec
 from tpkernel.building.sanitizers import sanitizer_report
-from tpkernel.checks.memory import DAMAGE
 from tpkernel.errors import KernelCrash
 from tpkernel.report.report import Finding
 from tpkernel.worker.channel import Channel, ChannelError, ClosedError, channel_pair
-from tpkernel.worker.crash_stack import MARK, crash_stack_library, named_frames
+from tpkernel.worker.children import VARIABLE, children_of, end, has_ended, threads_of
+from tpkernel.worker.crash_stack import THREAD, crash_stack_library, frames_of, named_frames
+from tpkernel.worker.endings import END_LIMIT, LAST_WORDS
+from tpkernel.worker.findings import (
+    CHANGES,
+    NOT_AGAIN,
+    crash_text,
+    ending_finding,
+    finding,
+    how_it_ended,
+    late_finding,
+    own_line,
+    owner_of_crash,
+    without_repetition,
+)
 from tpkernel.worker.streams import MAX_SHOWN, shown_text
 from tpkernel.worker.transfer import Packet
 
@@ -48,54 +59,12 @@ _REQUESTS = 200
 _LATE = 16
 #: Processes that a kernel may have started while it runs: more are a fork() that does not end.
 _CROWD = 32
-#: Code of the finding that processes were started and not waited for.
-LEAVES_PROCESSES = "leaves_processes"
-#: Code of the finding that the process was left with less than it may use.
-LOWERS_LIMITS = "lowers_limits"
-#: Code of the finding that threads go on when the kernel has returned.
-LEAVES_THREADS = "leaves_threads"
-#: Code of the finding that something of the process, not of the kernel, is another afterwards.
-CHANGES_PROCESS = "changes_process"
-#: Codes of findings after which a child serves no other request.
-_NOT_AGAIN = DAMAGE | {LEAVES_PROCESSES, LOWERS_LIMITS, LEAVES_THREADS, CHANGES_PROCESS}
-#: What a child says that a kernel has done to it: code, level and text of the finding.
-_CHANGES: dict[str, tuple[str, Literal["error", "warning"], str]] = {
-    "left": (
-        LEAVES_PROCESSES,
-        "error",
-        (
-            "the kernel starts processes and does not wait for them (they were ended). A copy made "
-            "by fork() comes back into the notebook a second time; use threads"
-        ),
-    ),
-    "lowered": (
-        LOWERS_LIMITS,
-        "error",
-        (
-            "the kernel lowers limits of its process during {during} and does not put them back: "
-            "{what}. A notebook could not go on with that. Set what getrlimit() said before, or "
-            "leave the limits alone"
-        ),
-    ),
-    "changed": (
-        CHANGES_PROCESS,
-        "warning",
-        (
-            "the kernel changes its process during {during} and does not put it back: {what}. In a "
-            "notebook that holds from then on for all other code too. Put it back before the "
-            "kernel returns"
-        ),
-    ),
-    "threads": (
-        LEAVES_THREADS,
-        "warning",
-        (
-            "the kernel leaves {what} running when it has returned. No check sees what they do "
-            "then, and a crash there ends the notebook. Join them before the kernel returns, or "
-            "use tp::parallel_for"
-        ),
-    ),
-}
+#: Bytes on disk of what a child has written, beyond which they are given back.
+_MAX_WRITTEN = 1 << 26
+#: What the worker's handler writes first.
+_CRASHING = f"\n{THREAD}".encode()
+#: Bytes of its end that are read after a crash.
+_LAST_SAID = 1 << 18
 #: What runs before a kernel of this request does.
 _STARTING, _LOADING = "starting", "loading the library"
 
@@ -115,6 +84,30 @@ class Job(Protocol):
 
 class _FailedError(RuntimeError):
     """The child failed in our own code before it has called a kernel of this request."""
+
+
+class _EarlierCrashError(RuntimeError):
+    """Code of another library than the request's has ended the child.
+
+    Parameters
+    ----------
+    crash
+        What is said of it where nothing else explains it.
+    library, how, said
+        Path of the other library, or an empty text; how the child ended, and what it wrote.
+    """
+
+    def __init__(self, crash: KernelCrash, library: str, how: str, said: str) -> None:
+        super().__init__(str(crash))
+        self.crash = crash
+        self.library = library
+        self.how = how
+        self.said = said
+
+    def text(self, during: str = "") -> str:
+        """Return the crash in words, with what was going on then."""
+        how = f"{self.how} during {during}" if during else self.how
+        return crash_text(how, self.said, self.crash.stack)
 
 
 class Worker:
@@ -144,6 +137,10 @@ class Worker:
         self._read = [0, 0]
         self._shown = [0, 0]
         self._loaded: set[str] = set()
+        self._known: dict[str, str] = {}
+        self._token = ""
+        self._threads = 0
+        self._beside = False
         self._ready = False
         self._served = 0
         self._after, self._called = _STARTING, ""
@@ -168,6 +165,9 @@ class Worker:
             self._output = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115  (see close)
             self._read = [0, 0]
             self._loaded = set()
+            self._known = {}
+            self._after, self._called = _STARTING, ""
+            self._token = secrets.token_hex(16)
             roots = {
                 str(Path(sys.modules[n].__file__ or "").parents[1])
                 for n in ("tensorplay", "tpkernel")
@@ -186,7 +186,7 @@ class Worker:
                 stderr=self._errors,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env={**os.environ, **self._environment} if self._environment else None,
+                env={**os.environ, **self._environment, VARIABLE: self._token},
             )
             theirs.close()
             self._ready = False
@@ -211,7 +211,7 @@ class Worker:
             if self._channel is not None:
                 self._channel.close()
             if self._process is not None:
-                _end(self._process)
+                end(self._process, self._token)
             self._forget_files()
             self._process = self._channel = None
 
@@ -285,31 +285,41 @@ class Worker:
         with self._lock:
             records: list[Any] = []
             request = ("check", spec, library, checks, seed, budget)
-            try:
+
+            def attempt() -> None:
                 self._await_start()
-                used = self._served > 1
+                self._forget_said()
+                self._know(spec, library)
+                self._send(request, _STARTING, library)
+                self._collect(spec, library, records, on_wait, budget)
+
+            try:
+                used = self._served > 0 and self._process is not None
                 try:
-                    self._send(request, _STARTING)
-                    self._collect(spec, library, records, on_wait, budget)
+                    attempt()
+                except _EarlierCrashError as problem:
+                    records[:] = [self._late_finding(problem)]
+                    self.close()
+                    attempt()
                 except (_FailedError, KernelCrash) as problem:
                     started = isinstance(problem, KernelCrash) and problem.during != _STARTING
                     if not used or started:
                         raise
                     # What kernels of other requests have left there may be the reason.
                     self.close()
-                    self._await_start()
-                    self._send(request, _STARTING)
-                    self._collect(spec, library, records, on_wait, budget)
-                if any(isinstance(r, Finding) and r.code in _NOT_AGAIN for r in records):
+                    attempt()
+                if any(isinstance(r, Finding) and r.code in NOT_AGAIN for r in records):
                     # What this child computes or how it ends is no longer the next cell's doing.
                     self.close()
+                if self._process is None:  # it was ended, or has ended as it was asked to
                     self.start()
-            except KernelCrash as crash:
+            except (KernelCrash, _EarlierCrashError) as problem:
+                crash = problem if isinstance(problem, KernelCrash) else problem.crash
                 code = "sanitizer" if crash.report else "crash" if crash.ended else "hang"
-                finding = _finding(
-                    spec, crash.during, str(crash).rstrip("."), code=code, signal=crash.signal
+                found = finding(
+                    spec, crash.during, str(crash).rstrip("."), code=code, ended_by=crash.signal
                 )
-                records.append(_without_repetition(finding))
+                records.append(without_repetition(found))
             except BaseException:
                 self.close()
                 raise
@@ -358,15 +368,26 @@ class Worker:
                 if len(self._loaded) >= _REQUESTS and library not in self._loaded:
                     self.close()
                 self._raise_late(library)
-                self._await_start(counted=False)
-                if library not in self._loaded:
-                    self._send(("load", spec, library), self._after)
-                    self._collect(spec, library, records, _nothing, None, _LOADING, shows=True)
-                    self._loaded.add(library)
-                self._shown = [0, 0]
-                self._send(("call", library, export, packet, written), self._after)
+
+                def attempt() -> tuple[str, Any]:
+                    self._await_start(counted=False)
+                    self._know(spec, library)
+                    if library not in self._loaded:
+                        self._send(("load", spec, library), _LOADING, library)
+                        self._collect(spec, library, records, _nothing, None, _LOADING, shows=True)
+                        self._loaded.add(library)
+                    self._shown = [0, 0]
+                    self._send(("call", library, export, packet, written), during, library)
+                    return self._collect(spec, library, records, _nothing, None, during, shows=True)
+
+                try:
+                    answer = attempt()
+                except _EarlierCrashError as problem:
+                    self._keep_late(problem)
+                    answer = attempt()
                 self._after, self._called = f"what goes on after {during}", library
-                answer = self._collect(spec, library, records, _nothing, None, during, shows=True)
+            except _EarlierCrashError as problem:
+                raise problem.crash from None
             except KernelCrash:
                 raise
             except BaseException:  # an interrupt: the kernel would go on, and its answer come late
@@ -379,11 +400,11 @@ class Worker:
 
     def _raise_late(self, library: str) -> None:
         """Raise what ended the child after a call of this library had returned."""
-        if self._process is not None and _ended(self._process):
-            self._late.pop(self._called, None)  # the newest last
-            self._late[self._called] = self._crash(self._after, self._called)
-            if len(self._late) > _LATE:
-                del self._late[next(iter(self._late))]
+        if self._process is not None and has_ended(self._process):
+            try:
+                self._keep(self._called, self._crash(self._after, self._called))
+            except _EarlierCrashError as problem:
+                self._keep_late(problem)
         if library in self._late:
             raise self._late.pop(library)
 
@@ -394,13 +415,45 @@ class Worker:
             raise RuntimeError(message)
         return self._process, self._channel
 
-    def _send(self, request: Any, during: str) -> None:
+    def _keep_late(self, problem: _EarlierCrashError) -> None:
+        """Keep a crash for the next call of the library that it is of."""
+        library = problem.library or self._called
+        if not library:
+            return  # nobody will ask for it
+        during = self._after if library == self._called else f"calls of {self._names(library)}"
+        stack = problem.crash.stack
+        message = problem.text(during)
+        self._keep(
+            library,
+            KernelCrash(message, signal=problem.crash.signal, during=during, stack=stack),
+        )
+
+    def _keep(self, library: str, crash: KernelCrash) -> None:
+        self._late.pop(library, None)  # the newest last
+        self._late[library] = crash
+        if len(self._late) > _LATE:
+            del self._late[next(iter(self._late))]
+
+    def _late_finding(self, problem: _EarlierCrashError) -> Finding:
+        return late_finding(self._names(problem.library), problem.text(), problem.crash.during)
+
+    def _names(self, library: str) -> str:
+        return self._known.get(library, "")
+
+    def _know(self, spec: CellSpec, library: str) -> None:
+        """Note what a crash in a library is told as, and whether others have left threads."""
+        names = [o.name for o in spec.operators] or [k.title for k in spec.kernels]
+        self._known[library] = ", ".join(names)
+        process = self._process
+        self._beside = process is not None and threads_of(process.pid) > self._threads
+
+    def _send(self, request: Any, during: str, library: str) -> None:
         """Send a request to the child that was started; one that is gone raises KernelCrash."""
         _, channel = self._started()
         try:
             channel.send(request)
         except OSError:  # it ended after its last answer, as by a thread that a kernel left behind
-            raise self._crash(during) from None
+            raise self._crash(during, library) from None
 
     def _await_start(self, *, counted: bool = True) -> None:
         if self._served >= _REQUESTS and counted:
@@ -426,6 +479,7 @@ class Worker:
         if handler is not None:
             channel.send(("install", handler))
             self._collect(None, handler, [], _nothing, START_LIMIT)
+        self._threads = threads_of(self._started()[0].pid)
 
     def _collect(
         self,
@@ -476,28 +530,44 @@ class Worker:
                 records.append(value)
             elif kind in ("returned", "raised"):
                 answer = (kind, value)
-            elif kind in _CHANGES:
-                code, level, message = _CHANGES[kind]
-                message = message.format(during=during, what=value)
-                records.append(_finding(spec, during, message, code=code, level=level))
+            elif kind in CHANGES or kind in ("ended", "leaving"):
+                records += self._changes(spec, library, kind, value, during)
+                if kind == "leaving":
+                    return answer
             elif kind == "done":
                 if shows:
                     self._show_output()
                 return answer
             else:
-                said, trace = value
-                self.close()
-                if during in (_STARTING, _LOADING):
-                    message = f"the check worker failed: {said}\n{trace}"
-                    raise _FailedError(message)
-                message = f"the worker could not go on during {during}: {said}"
-                raise KernelCrash(message, signal=None, during=during)
+                raise self._failed(during, *value)
+
+    def _failed(self, during: str, said: str, trace: str) -> Exception:
+        """Return what is raised where the child's own code has failed."""
+        self.close()
+        if during in (_STARTING, _LOADING):
+            return _FailedError(f"the check worker failed: {said}\n{trace}")
+        message = f"the worker could not go on during {during}: {said}"
+        return KernelCrash(message, signal=None, during=during)
+
+    def _changes(
+        self, spec: CellSpec | None, library: str, kind: str, value: Any, during: str
+    ) -> list[Finding]:
+        """Return what is said of a process that a kernel has changed, or of its end."""
+        if kind in CHANGES:
+            code, level, message = CHANGES[kind]
+            message = message.format(during=during, what=value)
+            return [finding(spec, during, message, code=code, level=level)]
+        assert spec is not None  # noqa: S101  (of a check)
+        status, said = value if kind == "ended" else self._left()
+        found = ending_finding(spec, library, status, said)
+        return [] if found is None else [found]
 
     def _look_at(self, process: subprocess.Popen[bytes], during: str, library: str) -> None:
         """Raise if a silent child is gone, or has started too many others."""
-        if _ended(process):  # and a copy of it, made by fork(), holds the connection open
+        self._give_back()
+        if has_ended(process):  # and a copy of it, made by fork(), holds the connection open
             raise self._crash(during, library) from None
-        if (count := _children_of(process.pid)) > _CROWD:
+        if (count := children_of(process.pid)) > _CROWD:
             self.close()
             message = f"{count} processes started during {during}; all were ended"
             raise KernelCrash(message, signal=None, during=during) from None
@@ -514,94 +584,94 @@ class Worker:
             if size > 0 and room >= 0:
                 # No more than was there: the child may be writing, and what is read is counted.
                 data = os.pread(file.fileno(), min(size, room + 1), self._read[index])
+                if (cut := data.find(_CRASHING)) >= 0:  # another thread crashes: not for a reader
+                    size, data = cut, data[:cut]
                 stream.write(shown_text(data, room))
                 stream.flush()
             self._read[index] += size
             self._shown[index] += size
 
-    def _crash(self, during: str, library: str = "") -> KernelCrash:
+    def _left(self) -> tuple[int | None, str]:
+        """Wait for the child, which ends as a notebook does; return its status and words."""
         process, _ = self._started()
-        deadline = time.monotonic() + 5
-        while not _ended(process) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        code = _end(process)
+        in_time = _wait(process, END_LIMIT)
+        if not in_time:
+            process.send_signal(signal.SIGABRT)  # its handler says where it is
+            _wait(process, LAST_WORDS)
+        status = end(process, self._token)
+        said = self._said()
+        self.close()
+        return status if in_time else None, said
+
+    def _crash(self, during: str, library: str) -> KernelCrash:
+        """Return what ended the child.
+
+        Raises
+        ------
+        _EarlierCrashError
+            It was code of another library, or may have been.
+        """
+        process, _ = self._started()
+        _wait(process, 5.0)
+        code = end(process, self._token)
         whole = self._said()
         self.close()
         report = sanitizer_report(whole, library) if self._sanitized else None
         if report is not None:
             message = f"{report.text} during {during}"
             return KernelCrash(message, signal=None, during=during, report=report)
-        said = _own_line(whole)
-        if code < 0:
-            name = _signal_name(-code)
-            how = f"signal {-code} ({name}: {_MEANING.get(name, 'ended from outside')})"
-        else:
-            name = None
-            how = f"exit status {code}"
-        message = f"{how} during {during}"
-        stack = tuple(named_frames(whole, library)) if library else ()
-        if stack:
-            message += f", in {', called by '.join(stack)}"
-        return KernelCrash(
-            f"{message}. {said}" if said else message, signal=name, during=during, stack=stack
+        how, name = how_it_ended(code)
+        earlier, owner = owner_of_crash(whole, library, self._known)
+        if not frames_of(whole) and self._beside:
+            earlier = True  # such as a thread that calls _exit(): nothing tells whose it was
+        stack = tuple(named_frames(whole, owner or library))
+        crash = KernelCrash(
+            crash_text(f"{how} during {during}", whole, stack),
+            signal=name,
+            during=during,
+            stack=stack,
         )
+        if earlier:
+            raise _EarlierCrashError(crash, owner, how, whole)
+        return crash
 
     def _said(self) -> str:
-        """Return what was written to the error stream and is not shown yet."""
+        """Return what was written to the error stream and is not shown yet: its end, if much."""
         if self._errors is None:
             return ""
-        data = os.pread(self._errors.fileno(), 1 << 20, self._read[1])
+        number = self._errors.fileno()
+        start = max(self._read[1], os.fstat(number).st_size - _LAST_SAID)
+        data = os.pread(number, _LAST_SAID, start).replace(b"\0", b"")  # of what was given back
         return data.decode(errors="replace")
 
+    def _forget_said(self) -> None:
+        """Leave out what kernels of other requests have written."""
+        if self._errors is not None:
+            self._read[1] = os.fstat(self._errors.fileno()).st_size
+
+    def _give_back(self) -> None:
+        """Free the disk of a flood that nobody will read."""
+        for file in (self._errors, self._output):
+            if file is not None and os.fstat(file.fileno()).st_blocks * 512 > _MAX_WRITTEN:
+                os.ftruncate(file.fileno(), 0)  # the child writes on where it was
+
     def _stderr(self) -> str:
-        return _own_line(self._said())
+        return own_line(self._said())
 
 
-#: Signals of what the code of a kernel did.
-_FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"})
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of a process without reaping it; return whether it came in time."""
+    deadline = time.monotonic() + seconds
+    while not has_ended(process):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _nothing(during: str) -> None:
     """Wait without telling anyone."""
 
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"SIG{number}"
-
-
-_NOT_SAID = (
-    "Fatal Python error",
-    "  File",
-    "Thread",
-    "Current thread",
-    "Extension modules",
-    "Stack",
-    "Python runtime state",
-    "!!!!!!!",  # the engine's banner, which says no more than the signal
-    MARK,
-)
-
-
-def _own_line(said: str) -> str:
-    """Return the first line that a C library wrote before the end, without Python's stack."""
-    own = [n for n in said.splitlines() if n.strip() and not n.startswith(_NOT_SAID)]
-    if own and own[0].startswith("Traceback"):
-        return own[-1].strip()[:300]  # an exception of Python: its type and text end it
-    return own[0].strip()[:300] if own else ""
-
-
-_MEANING = {
-    "SIGSEGV": "memory that is not the kernel's own",
-    "SIGBUS": "memory that is not there",
-    "SIGABRT": "abort",
-    "SIGFPE": "integer division by zero or overflow",
-    "SIGILL": "an instruction this processor does not have",
-    "SIGKILL": "killed, perhaps for memory",
-    "SIGALRM": "a timer that the kernel has set",
-}
 
 _shared: Worker | None = None
 _shared_lock = threading.Lock()
@@ -615,63 +685,3 @@ def shared_worker() -> Worker:
             _shared = Worker()
             atexit.register(_shared.close)
         return _shared
-
-
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the child is gone, without reaping it: its number stays its own."""
-    if process.returncode is not None:
-        return True
-    if not hasattr(os, "waitid"):
-        return process.poll() is not None
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """End the child and what a kernel started in it; return the child's status."""
-    if process.returncode is None:
-        ended = _ended(process)
-        if hasattr(os, "killpg"):
-            # The group is the child's own (a session), and the child is not yet reaped.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        elif not ended:
-            process.kill()
-    return process.wait()
-
-
-def _children_of(pid: int) -> int:
-    """Return how many processes the child's main thread has started; 0 where nothing tells."""
-    try:
-        return len(Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split())
-    except OSError:
-        return 0
-
-
-def _without_repetition(finding: Finding) -> Finding:
-    """Return the finding of a crash without what its head says, and with what to do."""
-    # A report puts "call of mylib::f" before a message of "during call of mylib::f on x (4,)".
-    head = rf" during (?:\w+ )+of {re.escape(finding.operator)}(?= on | with )"
-    message = finding.message
-    if finding.operator and finding.signal:
-        message = re.sub(head, "", message)
-    if finding.code == "crash" and finding.signal in _FAULTS:
-        message += (
-            ". The checks after it were not run. Run the cell with --sanitize address,undefined, "
-            "which shows the line"
-        )
-    return dataclasses.replace(finding, message=message)
-
-
-def _finding(
-    spec: CellSpec | None,
-    during: str,
-    message: str,
-    *,
-    code: str,
-    level: Literal["error", "warning"] = "error",
-    signal: str | None = None,
-) -> Finding:
-    """Return what a kernel did to the worker as a finding of the check that was running."""
-    operators = spec.operators if spec is not None else ()
-    operator = next((o.name for o in operators if o.name in during), "")
-    return Finding(during.split(maxsplit=1)[0], operator, level, message, signal, code)

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +23,10 @@ import numpy as np
 
 import tensorplay as tp
 from tensorplay.library.modules.spec import CellSpec
+from tensorplay.utils import cpp_jit
 from tensorplay.utils.cpp_jit.resources import free_memory
 from tpkernel.worker.channel import Channel, ClosedError
-from tpkernel.worker.crash_stack import install_crash_stack
+from tpkernel.worker.endings import END_LIMIT, may_act_at_exit, try_end
 from tpkernel.worker.surroundings import Surroundings, threads
 from tpkernel.worker.transfer import Packet, pack, unpack
 
@@ -35,6 +36,7 @@ __all__ = ["serve"]
 _SHARE = 0.8
 #: Seconds that threads get to end by themselves when the checks are done.
 _THREADS_END = 2.0
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class _WorkerChannel(Channel):
@@ -70,11 +72,12 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
     if not sanitized:
         faulthandler.enable()
     _limit(memory=not sanitized)
+    _adopt_orphans()
     streams = _Streams()
     from tpkernel.checks import suite
 
     folder = Path.cwd()
-    install: Callable[[], Any] = int
+    helpers: Any = None
     _LIMITS.keep()
     channel.send("ready")
     loaded: dict[str, SimpleNamespace] = {}
@@ -91,11 +94,16 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
                 signal.pthread_sigmask(signal.SIG_SETMASK, ())
             if not sanitized:
                 faulthandler.enable()
-                install()
+                if helpers is not None:
+                    helpers.install()
             if kind == "check":
-                _check(channel, *rest, sanitized=sanitized)
+                _check(channel, *rest, sanitized=sanitized, helpers=helpers)
             elif kind == "install":
-                install = install_crash_stack(*rest)
+                helpers = cpp_jit.load_module(*rest)
+                helpers.install()
+                if sys.platform == "linux":
+                    session = os.getppid()
+                    helpers.guard_session(session, os.getpgid(session))
             elif kind == "load":
                 spec, library = rest
                 loaded[library] = suite.load_kernels(spec, library)
@@ -131,12 +139,17 @@ def _check(
     budget: float,
     *,
     sanitized: bool,
+    helpers: Any,
 ) -> None:
     """Run a request's checks, and send what they find and what the kernels leave behind."""
     from tpkernel.checks import suite
 
     # If the parent dies, nobody is left to end an endless loop: the alarm's default action is.
-    signal.setitimer(signal.ITIMER_REAL, budget + 5)
+    _SURROUNDINGS.set_alarm(budget + 5)
+    ends = helpers is not None and isinstance(wanted, tuple) and sys.platform == "linux"
+    ends = ends and bool(wanted) and may_act_at_exit(library)
+    if ends:
+        helpers.mark()
     operators, kernels = suite.load_operators(spec, library)
     _SURROUNDINGS.keep()
     before = threads()
@@ -161,11 +174,18 @@ def _check(
         channel.send(("record", record))
     _stop_if_changed()
     _tell_changes(channel)
+    names = ", ".join(o.name for o in spec.operators)
     if isinstance(wanted, tuple) and threads() > before and not _has_openmp(library):
-        names = ", ".join(o.name for o in spec.operators)
         progress(f"memory check of {names}, in threads that the calls left running")
         if left := _threads_left(before):
             channel.send(("threads", f"{left} threads" if left > 1 else "a thread"))
+    if ends:
+        progress(f"memory check of {names}, as the process ends")
+        signal.setitimer(signal.ITIMER_REAL, END_LIMIT + 5)
+        if threads() > before:  # a copy would not have them, and may wait for one at its end
+            channel.send(("leaving", None))
+            helpers.leave(Path(library).name)
+        channel.send(("ended", try_end(helpers.leave, library)))
 
 
 def _called(function: Any, packet: Packet, written: tuple[int, ...]) -> tuple[str, Any]:
@@ -214,6 +234,12 @@ class _Streams:
             sys.stdout.flush()
             self._libc.fflush(None)
             os.dup2(self._nowhere, 1)
+
+
+def _adopt_orphans() -> None:
+    """Let processes whose parent ends become children of this one, so that they are found."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _limit(*, memory: bool) -> None:

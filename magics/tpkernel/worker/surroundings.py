@@ -13,6 +13,7 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ _CONTROL: dict[str, tuple[int, dict[str, int]]] = {
 _STREAMS = ("standard input", "standard output", "standard error")
 #: Names that a text lists before it counts the rest.
 _NAMED = 3
+#: Seconds by which the time that is left of our own timer may seem to differ from what it is.
+_TIMER_SLACK = 0.5
+_PR_GET_PDEATHSIG, _PR_SET_PDEATHSIG = 2, 1
 
 
 class Surroundings:
@@ -52,12 +56,24 @@ class Surroundings:
         self._before: dict[str, Any] = {}
         self._fenv = _fenv()
         self._told: set[str] = set()
+        self._alarm: float | None = None
+
+    def set_alarm(self, seconds: float) -> None:
+        """Let the system end this process in that time; the timer is not taken for a kernel's."""
+        self._alarm = time.monotonic() + seconds
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def keep(self) -> None:
         """Remember what is so now."""
         self._fenv = _fenv()
-        self._before = {name: read() for name, read in _READERS.items()}
+        self._before = self._now()
         self._told = set()
+
+    def _now(self) -> dict[str, Any]:
+        status = _status()
+        now = {name: read(status) for name, read in _READERS.items()}
+        now["timers"] = _timers(self._alarm)
+        return now
 
     def changed(self) -> str:
         """Say what is not as it was remembered, each thing once, and put it back where that works.
@@ -68,22 +84,40 @@ class Surroundings:
             What has changed; empty where nothing has.
         """
         found: list[str] = []
-        for name, read in _READERS.items():
-            before, now = self._before[name], read()
+        for name, now in self._now().items():
+            before = self._before[name]
             if now == before:
                 continue
             if name not in self._told:
                 self._told.add(name)
                 found.append(_DESCRIBED[name](before, now))
-            self._put_back(name, before, now)
+            with contextlib.suppress(OSError):  # not everything may be had again
+                self._put_back(name, before, now)
+        if self._alarm is not None and not any(signal.getitimer(signal.ITIMER_REAL)):
+            self._arm()  # a kernel that puts its own timer off puts off ours
         return "; ".join(found)
+
+    def _arm(self) -> None:
+        left = 0.0 if self._alarm is None else max(self._alarm - time.monotonic(), 1e-3)
+        signal.setitimer(signal.ITIMER_REAL, left)
 
     def _put_back(self, name: str, before: Any, now: Any) -> None:
         if name == "arithmetic":
             ctypes.CDLL(None).fesetenv(self._fenv)
         elif name == "folder":
-            with contextlib.suppress(OSError):
-                os.chdir(before)
+            os.chdir(before)
+        elif name == "timers":
+            self._arm()
+            for which in (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+                signal.setitimer(which, 0)
+        elif name == "priority":
+            os.setpriority(os.PRIO_PROCESS, 0, before["nice value"])
+        elif name == "processors":
+            os.sched_setaffinity(0, before)
+        elif name == "parent":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, before, 0, 0, 0)
+        elif name == "terminate":
+            _terminate(ctypes.c_void_p(before))
         elif name == "umask":
             os.umask(before)
         elif name == "locale":
@@ -156,42 +190,127 @@ def _blocked() -> frozenset[int]:
     return frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
-def _signals(line: str) -> frozenset[int]:
-    """Return the signals that Linux lists in a line of the process's status.
+def _status() -> dict[str, str]:
+    """Return what Linux says of this process."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/status").read_text("ascii", "replace").splitlines()
+        return {name: value.strip() for name, _, value in (n.partition(":") for n in lines)}
+    return {}
+
+
+def _signals(bits: str) -> frozenset[int]:
+    """Return the signals of a set in the process's status.
 
     The C library's own are left out: it handles them as soon as it needs them for its threads.
     """
     programs = signal.valid_signals()
+    mask = int(bits or "0", 16)
+    return frozenset(n + 1 for n in range(64) if mask >> n & 1 and n + 1 in programs)
+
+
+def _timers(alarm: float | None) -> frozenset[str]:
+    """Return which timers run in this process, besides the one that ends at `alarm`."""
+    found = set()
+    for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF"):
+        if not hasattr(signal, name):
+            continue
+        left, interval = signal.getitimer(getattr(signal, name))
+        own = alarm is not None and name == "ITIMER_REAL" and not interval
+        if own and alarm is not None and abs(alarm - time.monotonic() - left) < _TIMER_SLACK:
+            continue
+        if left or interval:
+            found.add(name)
     with contextlib.suppress(OSError):
-        for text in Path("/proc/self/status").read_text("ascii", "replace").splitlines():
-            if text.startswith(line):
-                bits = int(text.split()[1], 16)
-                return frozenset(n + 1 for n in range(64) if bits >> n & 1 and n + 1 in programs)
-    return frozenset()
+        text = Path("/proc/self/timers").read_text("ascii", "replace")
+        found.update(n.replace("ID: ", "timer ") for n in text.splitlines() if n.startswith("ID:"))
+    return frozenset(found)
 
 
-def _streams() -> dict[str, tuple[int, int] | None]:
-    found: dict[str, tuple[int, int] | None] = {}
+def _priority() -> dict[str, int]:
+    found: dict[str, int] = {}
+    if hasattr(os, "getpriority"):
+        found["nice value"] = os.getpriority(os.PRIO_PROCESS, 0)
+    if hasattr(os, "sched_getscheduler"):
+        found["scheduling policy"] = os.sched_getscheduler(0)
+        found["real-time priority"] = os.sched_getparam(0).sched_priority
+    return found
+
+
+def _processors() -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def _parent_signal() -> int:
+    if sys.platform != "linux":
+        return 0
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0)
+    return number.value
+
+
+def _terminate(handler: Any = None) -> int:
+    """Return what C++ calls before it ends the process; with a handler, set that one."""
+    if sys.platform != "linux":
+        return 0
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return 0
+    if handler is not None:
+        library._ZSt13set_terminatePFvvE(handler)
+    get = library._ZSt13get_terminatev
+    get.restype = ctypes.c_void_p
+    return get() or 0
+
+
+class _Stack(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def _signal_stack() -> tuple[int, int]:
+    if sys.platform != "linux":
+        return 0, 0
+    stack = _Stack()
+    ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack))
+    return stack.start or 0, stack.size
+
+
+def _root() -> tuple[int, int]:
+    status = os.stat("/")  # noqa: PTH116  (the root of this process is the matter)
+    return status.st_dev, status.st_ino
+
+
+def _streams() -> dict[str, tuple[int, ...] | None]:
+    found: dict[str, tuple[int, ...] | None] = {}
     for descriptor, name in enumerate(_STREAMS):
         try:
             status = os.fstat(descriptor)
         except OSError:
             found[name] = None
         else:
-            found[name] = (status.st_dev, status.st_ino)
+            found[name] = (status.st_dev, status.st_ino, os.get_blocking(descriptor))
     return found
 
 
-_READERS: dict[str, Callable[[], Any]] = {
-    "arithmetic": _arithmetic,
-    "folder": _folder,
-    "umask": _umask,
-    "locale": _locale,
-    "environment": _environment,
-    "blocked": _blocked,
-    "ignored": lambda: _signals("SigIgn:"),
-    "caught": lambda: _signals("SigCgt:"),
-    "streams": _streams,
+_SECCOMP = ("NoNewPrivs", "Seccomp", "Seccomp_filters")
+_READERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
+    "arithmetic": lambda _: _arithmetic(),
+    "folder": lambda _: _folder(),
+    "root": lambda _: _root(),
+    "umask": lambda _: _umask(),
+    "locale": lambda _: _locale(),
+    "environment": lambda _: _environment(),
+    "blocked": lambda _: _blocked(),
+    "ignored": lambda status: _signals(status.get("SigIgn", "")),
+    "caught": lambda status: _signals(status.get("SigCgt", "")),
+    "signal stack": lambda _: _signal_stack(),
+    "terminate": lambda _: _terminate(),
+    "streams": lambda _: _streams(),
+    "priority": lambda _: _priority(),
+    "processors": lambda _: _processors(),
+    "user": lambda status: [status.get(n) for n in ("Uid", "Gid", "Groups")],
+    "refused calls": lambda status: [status.get(n) for n in _SECCOMP],
+    "parent": lambda _: _parent_signal(),
 }
 
 
@@ -222,4 +341,17 @@ _DESCRIBED: dict[str, Callable[[Any, Any], str]] = {
     "ignored": lambda a, b: f"which signals are ignored ({_signal_names(a, b)})",
     "caught": lambda a, b: f"which signals have a handler ({_signal_names(a, b)})",
     "streams": lambda a, b: f"standard streams ({_listed(_differing(a, b))})",
+    "root": lambda a, b: "the root folder",
+    "signal stack": lambda a, b: "the stack of signal handlers (sigaltstack)",
+    "terminate": lambda a, b: "what C++ calls for an exception that is not caught (set_terminate)",
+    "timers": lambda a, b: f"timers that run on ({_listed(a ^ b)})",
+    "priority": lambda a, b: (
+        "its priority ("
+        + ", ".join(f"{k} from {a.get(k)} to {b.get(k)}" for k in _differing(a, b))
+        + ")"
+    ),
+    "processors": lambda a, b: f"on which processors it may run ({len(b)} instead of {len(a)})",
+    "user": lambda a, b: "its user or group",
+    "refused calls": lambda a, b: "which system calls it may make (seccomp, no_new_privs)",
+    "parent": lambda a, b: "the signal that it gets when its parent ends",
 }

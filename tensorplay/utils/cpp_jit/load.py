@@ -341,7 +341,8 @@ def _open_file(ffi: Any, path: Path, *, private: bool, **kwargs: Any) -> Any:
 
 
 def _open_copy(path: Path, folder: Path, options: Mapping[str, Any]) -> Any:
-    copy = folder / f"load-{os.getpid()}-{secrets.token_hex(6)}{path.suffix}"
+    # Its name goes on as the library's: a crash says by it whose code that was.
+    copy = folder / f"load-{os.getpid()}-{secrets.token_hex(6)}-{path.name}"
     try:
         shutil.copyfile(path, copy)
         named = _named(copy)

@@ -136,6 +136,9 @@ HOSTILE: dict[str, tuple[str, str, str]] = {
     "keeps a lock": ("static std::mutex m; m.lock();", "hang", "no answer within"),
     "write before the output": ("out.data()[-1] = 1;", "writes_outside", "element -1"),
     "Python without its lock": ("without_lock();", "crash", "SIG"),
+    # Signal 0 would do nothing, should it arrive.
+    "a signal to the session": ("kill(getppid(), 0);", "crash", "SIGSYS: a system call that"),
+    "a signal to everyone": ("kill(-1, 0);", "crash", "SIGSYS: a system call that"),
     "a thread that crashes later": (
         "std::thread([] { usleep(20'000); *(volatile int*)nullptr = 1; }).detach();",
         "crash",
@@ -186,7 +189,9 @@ MILD: dict[str, tuple[str, str | None]] = {
     "the error stream": ("close(2);", r"standard streams \(standard error\)"),
     "a thread that goes on": ("std::thread([] { for (;;) pause(); }).detach();", "leaves .*thread"),
     "a thread that is joined": ("std::thread([] {}).join();", None),
+    "an alarm": ("alarm(100);", r"timers that run on \(ITIMER_REAL\)"),
     "an alarm that is put off": ("alarm(100); alarm(0);", None),
+    "its priority": ("if (nice(5) < 0) std::abort();", r"priority \(nice value from .* to .*\)"),
     "a rounding that is put back": (
         "std::fesetround(FE_UPWARD); std::fesetround(FE_TONEAREST);",
         None,

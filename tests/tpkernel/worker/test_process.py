@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -102,6 +103,56 @@ def test_a_kernel_that_forks_is_found_and_its_copies_end(body: str) -> None:
         time.sleep(0.02)
     assert processes_of(group) == 0
     assert_next_cell_is_judged_rightly()
+
+
+def test_a_daemon_is_found_and_ended() -> None:
+    shared_worker().start()
+    mark = f"TPKERNEL_WORKER={shared_worker()._token}".encode()
+    report = build(
+        "if (fork() == 0) { setsid(); if (fork() == 0) for (;;) pause(); _exit(0); } wait(nullptr);"
+    )
+    assert [f.code for f in report.findings if f.level == "error"] == ["leaves_processes"]
+    assert not marked(mark)
+    report = build(
+        "if (fork() == 0) { setsid(); if (fork() == 0) for (;;) pause(); _exit(0); } abort();",
+        budget=40.0,
+    )
+    assert [f.signal for f in report.findings if f.level == "error"] == ["SIGABRT"]
+    assert not marked(b"TPKERNEL_WORKER=", but=shared_worker().pid)
+
+
+def marked(mark: bytes, but: int | None = None) -> list[str]:
+    """Return the processes of this session's workers that have a variable."""
+    found = []
+    tests = f"TPKERNEL_TEST_PID={os.getpid()}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            ours = tests in variables and any(v.startswith(mark) for v in variables)
+            if ours and folder.name != str(but):
+                found.append(folder.name)
+    return found
+
+
+def test_what_an_earlier_kernel_has_written_is_not_said_of_a_crash() -> None:
+    assert build('if (write(2, "hello\\n", 6) != 6) abort();').ok
+    report = build("*(volatile int*)nullptr = 1;")
+    (finding,) = [f for f in report.findings if f.code == "crash"]
+    assert "hello" not in finding.message
+
+
+def test_a_flood_on_the_error_stream_leaves_the_disk() -> None:
+    worker = shared_worker()
+    worker.start()
+    assert worker._errors is not None
+    number = worker._errors.fileno()
+    for _ in range(80):
+        os.write(number, b"x" * (1 << 20))
+    worker._give_back()
+    os.write(number, b"last words\n")
+    assert os.fstat(number).st_blocks * 512 < 1 << 20
+    assert worker._said().endswith("last words\n")
+    worker.close()
 
 
 def test_a_kernel_that_waits_for_its_processes_is_left_alone() -> None:

@@ -1,0 +1,145 @@
+"""A thread that a kernel leaves behind crashes later: the finding is of that kernel's cell."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tensorplay as tp
+import tpkernel
+from tpkernel.worker.process import shared_worker
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looked at on Linux alone")
+
+HEAD = """\
+#include <cstdlib>
+#include <fcntl.h>
+#include <string>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+// No global object: the worker would end at once for what runs at its end.
+static bool in_worker() {
+  const char* tests = std::getenv("TPKERNEL_TEST_PID");
+  return tests && std::atoi(tests) != getpid();
+}
+static bool is_there() { struct stat s; return stat("TRIGGER", &s) == 0; }
+"""
+# Its thread crashes when another cell asks for it. OpenMP's threads stay, so none are asked about.
+LEAVES = (
+    "// op: leaves(Tensor x) -> Tensor\n"
+    + HEAD
+    + """\
+static bool once = true;
+void leaves(tp::In<double> x, tp::Out<double> out) {
+  #pragma omp parallel for num_threads(1)
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i];
+  if (in_worker() && once && !is_there())
+    std::thread([] { while (!is_there()) usleep(1000); END; }).detach();
+  once = false;
+}
+"""
+)
+# Asks for it, and waits for the end of the process.
+ASK = """\
+static bool ask() {
+  if (!in_worker() || is_there()) return true;
+  close(open("TRIGGER", O_CREAT | O_WRONLY, 0600));
+  sleep(8);
+  return true;
+}
+"""
+ASKS = (
+    "// op: asks(Tensor x) -> Tensor\n"
+    + HEAD
+    + ASK
+    + """\
+GLOBAL
+void asks(tp::In<double> x, tp::Out<double> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i];
+  BODY
+}
+"""
+)
+ASKED = {"on_load": "static const bool asked = ask();", "body": "ask();"}
+CRASH, EXIT = "*(volatile int*)nullptr = 1", "_exit(3)"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_worker() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TPKERNEL_TEST_PID", str(os.getpid()))
+        shared_worker().close()  # the next one inherits the variable
+        yield
+    shared_worker().close()
+
+
+def leaving(folder: Path, end: str) -> str:
+    return LEAVES.replace("TRIGGER", str(folder / "go")).replace("END", end)
+
+
+def asking(folder: Path, *, on_load: str = "", body: str = "") -> str:
+    text = ASKS.replace("GLOBAL", on_load).replace("BODY", body)
+    return text.replace("TRIGGER", str(folder / "go"))
+
+
+def check(text: str) -> tpkernel.Report:
+    return tpkernel.build(text, checks=("memory",), recheck=True, flags="-fopenmp")
+
+
+@pytest.mark.parametrize("place", ["on_load", "body"])
+def test_a_crash_of_another_cells_thread_is_told_as_such(tmp_path: Path, place: str) -> None:
+    assert check(leaving(tmp_path, CRASH)).ok
+    how = {place: ASKED[place]}
+    report = check(asking(tmp_path, **how))
+    assert report.ok, str(report)
+    if place == "on_load":  # it was loaded alone before its checks
+        return
+    (found,) = report.findings
+    assert (found.code, found.level) == ("earlier_thread", "warning")
+    assert found.operator == "cell::leaves"
+    assert "a thread that it left running crashed: signal 11 (SIGSEGV" in found.message
+    assert "in a thread of leaves" in found.message
+    assert "during memory check of cell::asks" in found.message
+
+
+def test_an_exit_in_another_cells_thread_is_not_this_cells(tmp_path: Path) -> None:
+    assert check(leaving(tmp_path, EXIT)).ok
+    report = check(asking(tmp_path, body="ask();"))
+    assert report.ok, str(report)
+    (found,) = report.findings
+    assert (found.code, found.operator) == ("earlier_thread", "")
+    assert "that an earlier cell left running crashed: exit status 3" in found.message
+
+
+def test_its_own_crash_beside_such_a_thread_is_its_own(tmp_path: Path) -> None:
+    assert check(leaving(tmp_path, CRASH)).ok
+    report = check(asking(tmp_path, body="if (in_worker()) *(volatile int*)nullptr = 1;"))
+    (found,) = report.findings
+    assert (found.code, found.operator, found.signal) == ("crash", "cell::asks", "SIGSEGV")
+    assert "in asks" in found.message
+
+
+@pytest.mark.parametrize("place", ["on_load", "body"])
+def test_isolated_calls_are_made_again_and_the_other_cell_hears_of_it(
+    tmp_path: Path, place: str
+) -> None:
+    how = {place: ASKED[place]}
+
+    def build(text: str) -> tpkernel.Report:
+        return tpkernel.build(text, checks=(), isolate=True, flags="-fopenmp")
+
+    leaves = build(leaving(tmp_path, CRASH)).module
+    asks = build(asking(tmp_path, **how)).module
+    x = tp.ones(2, dtype=tp.float64)
+    assert leaves.leaves(x).tolist() == [1.0, 1.0]
+    assert asks.asks(x).tolist() == [1.0, 1.0]
+    with pytest.raises(
+        tpkernel.KernelCrash, match=r"SIGSEGV.*after the call.*in a thread of leaves"
+    ):
+        leaves.leaves(x)
+    assert leaves.leaves(x).tolist() == [1.0, 1.0]
