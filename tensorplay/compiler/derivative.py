@@ -123,6 +123,8 @@ class CompiledNode(Node):
     def _kept_values(self) -> list[Tensor]:
         """Return what the backward graph reads of the forward one."""
         inputs = self._inputs or ()
+        for index in self._program.held:
+            inputs[index].unpack(self)  # raises if it has been written to
         return [
             inputs[index].unpack(self) if kind == "input"
             else self._results[index].unpack(None) if kind == "root"

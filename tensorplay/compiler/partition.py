@@ -44,6 +44,9 @@ class Parts:
         Which of the wanted inputs have a gradient.
     choice
         What is kept, with reasons.
+    held
+        The inputs that eager execution keeps, and the backward graph does not read: to write to
+        them between the passes is an error all the same.
     """
 
     forward: Graph
@@ -51,6 +54,7 @@ class Parts:
     saved: list[tuple[str, int]]
     given: list[bool]
     choice: Choice
+    held: list[int]
 
 
 def partition(captured: Captured, *, conditions_apart: bool = False) -> Parts:
@@ -66,7 +70,13 @@ def partition(captured: Captured, *, conditions_apart: bool = False) -> Parts:
         choice = choose(captured, late, roots)
         backward = _backward_graph(joint, choice.nodes, captured.tangents, gradients, late)
     forward, saved = _forward_graph(captured, roots, conditions, choice.nodes, late)
-    return Parts(forward, backward, saved, [g is not None for g in captured.gradients], choice)
+    held = [
+        i for i, x in enumerate(captured.inputs)
+        if not x.written and ("input", i) not in saved
+        and id(x.leaf._array.memory) in captured.saved_eagerly
+    ] if gradients else []  # fmt: skip
+    given = [g is not None for g in captured.gradients]
+    return Parts(forward, backward, saved, given, choice, held)
 
 
 def _late(captured: Captured) -> set[Node]:

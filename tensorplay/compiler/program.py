@@ -79,6 +79,7 @@ class Program:
         constants = dict(captured.recorder.constants)
         self._backend, self._keywords = backend, keywords
         self.saved = parts.saved
+        self.held = parts.held
         self.given = parts.given
         #: What is kept between forward and backward, and why.
         self.choice = parts.choice

@@ -251,3 +251,22 @@ def test_the_cut_is_a_cheapest_one() -> None:
         near = flow.reached(0, 1)
         assert 1 not in near
         assert cost(near) == min(map(cost, cuts))
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize("name", ["silu", "gelu", "sigmoid"])
+def test_writing_to_what_eager_execution_keeps_is_an_error_as_there(backend, name, leaf) -> None:
+    def run(function) -> bool:
+        own = tp.tensor([1.0, 2.0], requires_grad=True)
+        x = own if leaf else own * 1
+        y = function(x)
+        with tp.no_grad():
+            x.mul_(3)
+        try:
+            y.sum().backward()
+        except RuntimeError as problem:
+            return "modified by an inplace operation" in str(problem)
+        return False
+
+    function = getattr(tp.nn.functional, name)
+    assert run(tp.compile(function, backend=backend)) == run(function) == (name != "sigmoid")
