@@ -41,6 +41,7 @@ _HANDLER = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 namespace {
@@ -89,7 +90,38 @@ long place_of(void* address, const char** file) {
 #endif
 }
 
+volatile sig_atomic_t came = 0;  // the signal whose stack is being written
+
+void admit(int signal) {
+  sigset_t alone;
+  sigemptyset(&alone);
+  sigaddset(&alone, signal);
+  sigprocmask(SIG_UNBLOCK, &alone, nullptr);
+}
+
+[[noreturn]] void end_by(int signal) {
+  // Not to the handlers before: the engine's reads debug information for seconds on a busy machine.
+  ::signal(signal, SIG_DFL);
+  admit(signal);
+  raise(signal);
+  _exit(128 + signal);
+}
+
+void give_up(int) { end_by(came); }
+
+// A stack that a kernel has overwritten may have no end, or lead where nothing is.
+void limit_unwinding(int signal) {
+  if (came != 0) end_by(came);
+  came = signal;
+  ::signal(SIGVTALRM, give_up);
+  admit(SIGVTALRM);
+  itimerval time = {};
+  time.it_value.tv_usec = 300000;
+  setitimer(ITIMER_VIRTUAL, &time, nullptr);
+}
+
 void handle(int signal, siginfo_t*, void*) {
+  limit_unwinding(signal);
   char thread[40];
   const int length = snprintf(thread, sizeof thread, "\n@thread %s", thread_kind());
   if (write(2, thread, static_cast<size_t>(length)) < 0) abort();
@@ -104,9 +136,7 @@ void handle(int signal, siginfo_t*, void*) {
     if (write(2, line, static_cast<size_t>(size)) < 0) break;
   }
   if (write(2, "\n", 1) < 0) abort();
-  // Not to the handlers before: the engine's reads debug information for seconds on a busy machine.
-  ::signal(signal, SIG_DFL);
-  raise(signal);
+  end_by(signal);
 }
 }  // namespace
 

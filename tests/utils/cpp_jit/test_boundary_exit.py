@@ -67,12 +67,13 @@ static CallsAtTheEnd at_the_end;
 void call_at_the_end(Function f) { at_the_end.f = f; }
 void call_first_at_the_end(Array<Any> x) { at_the_end.f = x[0].cast<Function>(); }
 
-static std::atomic<bool> ending{false}, finished{true};
+static std::atomic<bool> ending{false}, finished{true}, calling{false};
 struct Waits {
   ~Waits() {  // there is no interpreter now
     ending = true;
     for (int64_t ms = 0; !finished; ++ms) {
       if (ms == 60000) std::abort();
+      if (ms == 500 && calling) break;  // parked, if it was about to enter the interpreter
       pause(1);
     }
   }
@@ -80,6 +81,7 @@ struct Waits {
 static Waits waits;  // destroyed before the others: threads go on without an interpreter meanwhile
 void calls_forever(Function f) {
   finished = false;
+  calling = true;
   std::thread([f] {
     for (;;) {
       const bool is_gone = ending;
