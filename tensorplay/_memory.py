@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -230,3 +231,9 @@ class TensorMemory(TensorMethods):
             )
             raise TypeError(message)
         return int(self._only("index"))
+
+
+for _name, _member in vars(TensorMemory).items():
+    _function = _member.fget if isinstance(_member, property) else _member
+    if isinstance(_function, FunctionType):  # as Python names it in errors, and pickle finds it
+        _function.__module__, _function.__qualname__ = "tensorplay._tensor", f"Tensor.{_name}"
