@@ -12,7 +12,11 @@ namespace {
 
 using namespace tp_rt;
 
-int wrong_count(const tp_guard* g, int32_t got) {
+// What says what is wrong stands apart, so that the way through a call that is right needs no room
+// for its texts.
+#define TP_COLD __attribute__((noinline, cold))
+
+TP_COLD int wrong_count(const tp_guard* g, int32_t got) {
   std::string names;
   for (int32_t i = 0; i < g->num_args; ++i) names += (i ? ", " : "") + std::string(g->args[i].name);
   return fail("TypeError", "[" + std::string(g->name) + "] expected " +
@@ -22,7 +26,7 @@ int wrong_count(const tp_guard* g, int32_t got) {
                                std::to_string(got) + ". Call " + g->name + "(" + names + ").");
 }
 
-int wrong_kind(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value) {
+TP_COLD int wrong_kind(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value) {
   const char* expected = "";
   std::string advice;
   const std::string name = a->name;
@@ -56,7 +60,7 @@ int wrong_kind(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value)
               where(g, a) + "expected " + expected + ", got " + kind_text(value) + ". " + advice);
 }
 
-int out_of_range(const tp_guard* g, const tp_guard_arg* a, const std::string& got) {
+TP_COLD int out_of_range(const tp_guard* g, const tp_guard_arg* a, const std::string& got) {
   return fail("ValueError", where(g, a) + "expected an integer from " + std::to_string(a->low) +
                                 " to " + std::to_string(a->high) + " (C++ type " + a->type +
                                 "), got " + got + ". Declare the parameter int64_t in the cell if " +
@@ -112,7 +116,7 @@ bool holds(int32_t dtype, const TVMFFIAny& value) {
   return number == std::trunc(number) && number < end && number >= (is_signed ? -end : 0.0);
 }
 
-int unheld(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value, int32_t dtype) {
+TP_COLD int unheld(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value, int32_t dtype) {
   char got[32];
   if (value.type_index == kTVMFFIFloat)
     std::snprintf(got, sizeof got, "%.17g", value.v_float64);
@@ -136,7 +140,7 @@ bool is_there(const tp_guard* g, const DLTensor* t) {
   return t->device.device_type == kDLCUDA || t->device.device_type == kDLCUDAManaged;
 }
 
-int wrong_device(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+TP_COLD int wrong_device(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
   const std::string name = a->name;
   return fail("ValueError",
               where(g, a) + "expected " +
@@ -148,7 +152,7 @@ int wrong_device(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
                        : "Write " + name + ".cpu()."));
 }
 
-int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uint32_t admitted,
+TP_COLD int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uint32_t admitted,
                 const std::string& because) {
   const std::string name = a->name;
   const int32_t first = __builtin_ctz(admitted);
@@ -166,31 +170,55 @@ int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uin
                                device_text(t->device) + ". " + advice);
 }
 
-int check_layout(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
-  const bool dense = contiguous(t);
-  if ((a->flags & TP_FLAG_CONTIGUOUS) && !dense) {
-    const std::string name = a->name;
-    const std::string advice =
-        a->flags & TP_FLAG_WRITES
-            ? "It is written, so pass contiguous memory: a copy would receive the result instead."
-        : g->device == kDLCUDA
-            ? "Write " + name + ".contiguous(), or cupy.ascontiguousarray(" + name +
-                  ") for an array of CuPy."
-            : "Write " + name + ".contiguous(), or np.ascontiguousarray(" + name +
-                  ") for a NumPy array.";
-    const std::string expected = a->dtypes ? admitted_text(a->dtypes) + " in " : "";
-    return fail("ValueError", where(g, a) + "expected " + expected + "contiguous memory, got " +
-                                  dtype_text(t->dtype) + " with strides " +
-                                  tuple_text(t->strides, t->ndim) + " for shape " +
-                                  tuple_text(t->shape, t->ndim) + ". " + advice);
-  }
-  if ((a->flags & TP_FLAG_WRITES) && !dense && self_overlap(t))
-    return fail("ValueError", where(g, a) +
-                                  "expected memory of its own for each element, got strides " +
-                                  tuple_text(t->strides, t->ndim) + " for shape " +
-                                  tuple_text(t->shape, t->ndim) + ". Write " + a->name +
-                                  ".clone().");
-  return 0;
+TP_COLD int not_contiguous(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+  const std::string name = a->name;
+  const std::string advice =
+      a->flags & TP_FLAG_WRITES
+          ? "It is written, so pass contiguous memory: a copy would receive the result instead."
+      : g->device == kDLCUDA
+          ? "Write " + name + ".contiguous(), or cupy.ascontiguousarray(" + name +
+                ") for an array of CuPy."
+          : "Write " + name + ".contiguous(), or np.ascontiguousarray(" + name +
+                ") for a NumPy array.";
+  const std::string expected = a->dtypes ? admitted_text(a->dtypes) + " in " : "";
+  return fail("ValueError", where(g, a) + "expected " + expected + "contiguous memory, got " +
+                                dtype_text(t->dtype) + " with strides " +
+                                tuple_text(t->strides, t->ndim) + " for shape " +
+                                tuple_text(t->shape, t->ndim) + ". " + advice);
+}
+
+TP_COLD int meets_itself(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+  return fail("ValueError", where(g, a) +
+                                "expected memory of its own for each element, got strides " +
+                                tuple_text(t->strides, t->ndim) + " for shape " +
+                                tuple_text(t->shape, t->ndim) + ". Write " + a->name +
+                                ".clone().");
+}
+
+TP_COLD int wrong_rank(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+  return fail("ValueError", where(g, a) + "expected " + std::to_string(a->rank) +
+                                (a->rank == 1 ? " dimension" : " dimensions") + ", got " +
+                                std::to_string(t->ndim) + " (shape " +
+                                tuple_text(t->shape, t->ndim) + "). Write " + a->name +
+                                ".reshape(...) with " + std::to_string(a->rank) +
+                                (a->rank == 1 ? " size." : " sizes."));
+}
+
+TP_COLD int other_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int32_t bound,
+                const char* owner) {
+  return wrong_dtype(g, a, t, 1u << bound, " as argument '" + std::string(owner) + "'");
+}
+
+TP_COLD int wrong_size(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int32_t d,
+                       int64_t expected, const char* owner) {
+  const std::string symbol =
+      owner ? " (" + std::string(g->symbols[a->dims[d].symbol]) + ", as argument '" + owner + "' has)"
+            : "";
+  return fail("ValueError", where(g, a) + "expected size " + std::to_string(expected) +
+                                " in dimension " + std::to_string(d) + symbol + ", got " +
+                                std::to_string(t->shape[d]) + " (shape " +
+                                tuple_text(t->shape, t->ndim) +
+                                "). The front matter's shape declares it.");
 }
 
 int check_dims(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int64_t* sizes,
@@ -200,23 +228,12 @@ int check_dims(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int6
     if (dim.symbol == TP_DIM_FREE) continue;
     const int64_t got = t->shape[d];
     if (dim.symbol == TP_DIM_LITERAL) {
-      if (got == dim.value) continue;
-      return fail("ValueError", where(g, a) + "expected size " + std::to_string(dim.value) +
-                                    " in dimension " + std::to_string(d) + ", got " +
-                                    std::to_string(got) + " (shape " +
-                                    tuple_text(t->shape, t->ndim) +
-                                    "). The front matter's shape declares it.");
-    }
-    if (!owners[dim.symbol]) {
+      if (got != dim.value) return wrong_size(g, a, t, d, dim.value, nullptr);
+    } else if (!owners[dim.symbol]) {
       sizes[dim.symbol] = got;
       owners[dim.symbol] = a->name;
     } else if (sizes[dim.symbol] != got) {
-      return fail("ValueError", where(g, a) + "expected size " + std::to_string(sizes[dim.symbol]) +
-                                    " in dimension " + std::to_string(d) + " (" +
-                                    g->symbols[dim.symbol] + ", as argument '" +
-                                    owners[dim.symbol] + "' has), got " + std::to_string(got) +
-                                    " (shape " + tuple_text(t->shape, t->ndim) +
-                                    "). The front matter's shape declares it.");
+      return wrong_size(g, a, t, d, sizes[dim.symbol], owners[dim.symbol]);
     }
   }
   return 0;
@@ -246,50 +263,18 @@ std::string label(const tp_guard* g, const TVMFFIAny* args, int32_t position) {
   return list_of(args[position]) ? name + "[0]" : name;
 }
 
-int check_tensor(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int32_t code,
-                 const TVMFFIAny* args, int32_t position, int64_t* sizes, const char** owners,
-                 int32_t* codes, const char** code_owners) {
-  if (!is_there(g, t)) return wrong_device(g, a, t);
-  if (a->dtypes && (code < 0 || !(a->dtypes >> code & 1u)))
-    return wrong_dtype(g, a, t, a->dtypes, "");
-  if (a->variable >= 0) {
-    if (!code_owners[a->variable]) {
-      codes[a->variable] = code;
-      code_owners[a->variable] = a->name;
-    } else if (codes[a->variable] != code) {
-      return wrong_dtype(g, a, t, 1u << codes[a->variable],
-                         " as argument '" + std::string(code_owners[a->variable]) + "'");
-    }
-  }
-  if (a->rank >= 0 && t->ndim != a->rank)
-    return fail("ValueError", where(g, a) + "expected " + std::to_string(a->rank) +
-                                  (a->rank == 1 ? " dimension" : " dimensions") + ", got " +
-                                  std::to_string(t->ndim) + " (shape " +
-                                  tuple_text(t->shape, t->ndim) + "). Write " + a->name +
-                                  ".reshape(...) with " + std::to_string(a->rank) +
-                                  (a->rank == 1 ? " size." : " sizes."));
-  if (a->like >= 0 || a->flags & TP_FLAG_ALIKE) {
-    int32_t owner = a->like;
-    const DLTensor* other = owner >= 0 ? tensor_of(args[owner]) : nullptr;
-    if (!other) other = first_of_group(g, args, position, &owner);
-    if (other && !same_shape(t, other))
-      return fail("ValueError", where(g, a) + "expected shape " +
-                                    tuple_text(other->shape, other->ndim) + " as argument '" +
-                                    label(g, args, owner) + "', got " +
-                                    tuple_text(t->shape, t->ndim) +
-                                    ". Expand or reshape it; where other shapes are meant, " +
-                                    "declare them with shape: in the front matter.");
-  }
-  if (a->dims) {
-    const int failed = check_dims(g, a, t, sizes, owners);
-    if (failed) return failed;
-  }
-  return check_layout(g, a, t);
+TP_COLD int other_shape(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, const DLTensor* other,
+                const TVMFFIAny* args, int32_t owner) {
+  return fail("ValueError", where(g, a) + "expected shape " +
+                                tuple_text(other->shape, other->ndim) + " as argument '" +
+                                label(g, args, owner) + "', got " +
+                                tuple_text(t->shape, t->ndim) +
+                                ". Expand or reshape it; where other shapes are meant, " +
+                                "declare them with shape: in the front matter.");
 }
 
-int check_same_gpu(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
-                   const DLTensor* first, const char* first_name) {
-  if (t->device.device_id == first->device.device_id) return 0;
+TP_COLD int other_gpu(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
+                      const DLTensor* first, const char* first_name) {
   return fail("ValueError", where(g, a) + "expected a tensor on " + device_text(first->device) +
                                 " as argument '" + first_name + "', got one on " +
                                 device_text(t->device) + ". Move it there.");
@@ -334,6 +319,15 @@ void absent_view(const tp_guard* g, const tp_guard_arg* a, tp_view* v) {
   v->arg = a;
 }
 
+enum { MAX_SPANS = 16 };
+
+// The bytes that a tensor of the call lies in.
+struct Span {
+  const char* low;
+  const char* high;
+  uint32_t written;
+};
+
 // What a call has found out so far.
 struct Call {
   const tp_guard* g;
@@ -344,28 +338,94 @@ struct Call {
   const char* code_owners[TP_DTYPE_COUNT];
   const DLTensor* first;  // of the tensors on a GPU
   const char* first_name;
-  int32_t written;
+  Span spans[MAX_SPANS];
+  int32_t tensors;
+  uint32_t written;  // TP_FLAG_WRITES where any is
   int32_t filled;  // how many views hold something
 };
 
+void add_span(Call* c, const tp_guard_arg* a, const DLTensor* t, const Elements& elements) {
+  const uint32_t written = a->flags & TP_FLAG_WRITES;
+  c->written |= written;
+  if (c->tensors < MAX_SPANS) {
+    Span* span = &c->spans[c->tensors];
+    span->written = written;
+    if (elements.dense) {
+      span->low = first_byte(t);
+      span->high = span->low + elements.count * element_bytes(t);
+    } else {
+      extent(t, &span->low, &span->high);
+    }
+  }
+  ++c->tensors;
+}
+
+// Whether a written tensor may share memory with another: by the ends of both, so that most calls
+// need no more. Where they are too many to be noted the answer is yes.
+bool may_share(const Call* c) {
+  if (!c->written || c->tensors < 2) return false;
+  if (c->tensors > MAX_SPANS) return true;
+  for (int32_t i = 0; i < c->tensors; ++i) {
+    if (!c->spans[i].written) continue;
+    for (int32_t j = 0; j < c->tensors; ++j) {
+      if (i != j && c->spans[i].low < c->spans[j].high && c->spans[j].low < c->spans[i].high)
+        return true;
+    }
+  }
+  return false;
+}
+
+int check_like(Call* c, const tp_guard_arg* a, int32_t position, const DLTensor* t) {
+  int32_t owner = a->like;
+  const DLTensor* other = owner >= 0 ? tensor_of(c->args[owner]) : nullptr;
+  if (!other) other = first_of_group(c->g, c->args, position, &owner);
+  if (!other || same_shape(t, other)) return 0;
+  return other_shape(c->g, a, t, other, c->args, owner);
+}
+
 int check_one(Call* c, const tp_guard_arg* a, int32_t position, const TVMFFIAny& value,
               bool may_be_absent, tp_view* view) {
+  const tp_guard* g = c->g;
   if (may_be_absent && value.type_index == kTVMFFINone) {
-    if (view) absent_view(c->g, a, view);
+    if (view) absent_view(g, a, view);
     return 0;
   }
   const DLTensor* t = tensor_of(value);
-  if (!t) return wrong_kind(c->g, a, value);
+  if (!t) return wrong_kind(g, a, value);
+  if (!is_there(g, t)) return wrong_device(g, a, t);
   const int32_t code = dtype_code(t->dtype);
-  int failed = check_tensor(c->g, a, t, code, c->args, position, c->sizes, c->owners, c->codes,
-                            c->code_owners);
-  if (failed) return failed;
-  if (c->g->device == kDLCUDA) {
-    if (!c->first) c->first = t, c->first_name = c->g->args[position].name;
-    if ((failed = check_same_gpu(c->g, a, t, c->first, c->first_name))) return failed;
+  if (a->dtypes && (code < 0 || !(a->dtypes >> code & 1u)))
+    return wrong_dtype(g, a, t, a->dtypes, "");
+  if (a->variable >= 0) {
+    const char** owner = &c->code_owners[a->variable];
+    if (!*owner) {
+      c->codes[a->variable] = code;
+      *owner = a->name;
+    } else if (c->codes[a->variable] != code) {
+      return other_dtype(g, a, t, c->codes[a->variable], *owner);
+    }
   }
-  if (view) fill_view(c->g, a, t, code, view);
-  c->written += (a->flags & TP_FLAG_WRITES) != 0;
+  if (a->rank >= 0 && t->ndim != a->rank) return wrong_rank(g, a, t);
+  if (a->like >= 0 || a->flags & TP_FLAG_ALIKE) {
+    const int failed = check_like(c, a, position, t);
+    if (failed) return failed;
+  }
+  if (a->dims) {
+    const int failed = check_dims(g, a, t, c->sizes, c->owners);
+    if (failed) return failed;
+  }
+  const Elements elements(t);
+  if (!elements.dense) {
+    if (a->flags & TP_FLAG_CONTIGUOUS) return not_contiguous(g, a, t);
+    if ((a->flags & TP_FLAG_WRITES) && self_overlap(t)) return meets_itself(g, a, t);
+  }
+  if (g->device == kDLCUDA) {
+    if (!c->first) c->first = t, c->first_name = g->args[position].name;
+    if (t->device.device_id != c->first->device.device_id)
+      return other_gpu(g, a, t, c->first, c->first_name);
+  }
+  if (view) fill_view(g, a, t, code, elements.count, view);
+  add_span(c, a, t, elements);
   return 0;
 }
 
@@ -403,9 +463,11 @@ int check_list(Call* c, const tp_guard_arg* a, int32_t position, tp_view* view) 
 int check_call(Call* c, tp_view* views) {
   const tp_guard* g = c->g;
   int32_t tensors = 0;
+  bool numbers = false;
   for (int32_t i = 0; i < g->num_args; ++i) {
     const tp_guard_arg* a = &g->args[i];
     if (a->kind != TP_KIND_TENSOR) {
+      numbers = numbers || a->kind == TP_KIND_FLOAT;
       const int failed = check_scalar(g, a, c->args[i]);
       if (failed) return failed;
       continue;
@@ -430,7 +492,7 @@ int check_call(Call* c, tp_view* views) {
       c->code_owners[v] = a->name;
     }
   }
-  for (int32_t i = 0; i < g->num_args; ++i) {
+  for (int32_t i = 0; numbers && i < g->num_args; ++i) {
     const tp_guard_arg* a = &g->args[i];
     if (a->kind != TP_KIND_FLOAT) continue;
     int32_t dtype = -1;
@@ -438,8 +500,7 @@ int check_call(Call* c, tp_view* views) {
     if (a->variable < 0 && a->dtypes) dtype = __builtin_ctz(a->dtypes);
     if (dtype >= 0 && !holds(dtype, c->args[i])) return unheld(g, a, c->args[i], dtype);
   }
-  const bool several = tensors > 1 || (tensors == 1 && c->written > 1);
-  return c->written && several ? check_aliases(g, c->args) : 0;
+  return may_share(c) ? check_aliases(g, c->args) : 0;
 }
 
 }  // namespace
@@ -455,7 +516,8 @@ int tp_rt_guard(const tp_guard* g, const TVMFFIAny* args, int32_t num_args, tp_v
   c.codes = codes;
   c.first = nullptr;
   c.first_name = "";
-  c.written = c.filled = 0;
+  c.written = 0;
+  c.tensors = c.filled = 0;
   for (int32_t i = 0; i < g->num_symbols; ++i) c.owners[i] = nullptr;
   for (int32_t i = 0; i < g->num_variables; ++i) c.code_owners[i] = nullptr;
   const int failed = check_call(&c, views);

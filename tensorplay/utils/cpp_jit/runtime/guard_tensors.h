@@ -41,19 +41,20 @@ inline int64_t count(const DLTensor* t) {
   return n;
 }
 
-inline bool contiguous(const DLTensor* t) {
-  if (!t->strides) return true;
-  int64_t step = 1;
+// How many elements a tensor has, and whether they lie one after the other.
+struct Elements {
+  int64_t count = 1;
   bool dense = true;
-  for (int32_t i = t->ndim - 1; i >= 0; --i) {
-    const int64_t size = t->shape[i];
-    if (size == 1) continue;
-    if (size == 0) return true;
-    dense = dense && t->strides[i] == step;
-    step *= size;
+  explicit Elements(const DLTensor* t) {
+    for (int32_t i = t->ndim - 1; i >= 0; --i) {
+      const int64_t size = t->shape[i];
+      if (size == 1) continue;
+      if (t->strides) dense = dense && t->strides[i] == count;
+      count *= size;
+    }
+    dense = dense || count == 0;
   }
-  return dense;
-}
+};
 
 inline char* first_byte(const DLTensor* t) { return static_cast<char*>(t->data) + t->byte_offset; }
 
@@ -138,11 +139,11 @@ inline bool same_shape(const DLTensor* a, const DLTensor* b) {
 }
 
 inline void fill_view(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int32_t code,
-                      tp_view* v) {
+                      int64_t numel, tp_view* v) {
   v->data = first_byte(t);
   v->shape = t->shape;
   v->strides = t->strides;
-  v->numel = count(t);
+  v->numel = numel;
   v->ndim = t->ndim;
   v->dtype = code;
   v->guard = g;

@@ -17,45 +17,22 @@ const char* const kCasts[TP_DTYPE_COUNT] = {
     ".bool()", nullptr, nullptr, nullptr,  ".short()", nullptr, ".int()", nullptr,
     ".long()", ".half()", ".bfloat16()", ".float()", ".double()", nullptr, nullptr};
 
+// The element types by DLPack's code and by the binary logarithm of their bits; -1: none.
+const int8_t kDtypeCodes[kDLBool + 1][8] = {
+    {-1, -1, -1, TP_DTYPE_INT8, TP_DTYPE_INT16, TP_DTYPE_INT32, TP_DTYPE_INT64, -1},
+    {TP_DTYPE_BOOL, -1, -1, TP_DTYPE_UINT8, TP_DTYPE_UINT16, TP_DTYPE_UINT32, TP_DTYPE_UINT64, -1},
+    {-1, -1, -1, -1, TP_DTYPE_FLOAT16, TP_DTYPE_FLOAT32, TP_DTYPE_FLOAT64, -1},
+    {-1, -1, -1, -1, -1, -1, -1, -1},
+    {-1, -1, -1, -1, TP_DTYPE_BFLOAT16, -1, -1, -1},
+    {-1, -1, -1, -1, -1, -1, TP_DTYPE_COMPLEX64, TP_DTYPE_COMPLEX128},
+    {-1, -1, -1, TP_DTYPE_BOOL, -1, -1, -1, -1},
+};
+static_assert(kDLInt == 0 && kDLUInt == 1 && kDLFloat == 2 && kDLBfloat == 4 && kDLComplex == 5 &&
+              kDLBool == 6);
+
 inline int32_t dtype_code(DLDataType t) {
-  if (t.lanes != 1) return -1;
-  switch (t.code) {
-    case kDLBool:
-      return t.bits == 8 ? TP_DTYPE_BOOL : -1;
-    case kDLUInt:
-      switch (t.bits) {
-        case 1: return TP_DTYPE_BOOL;
-        case 8: return TP_DTYPE_UINT8;
-        case 16: return TP_DTYPE_UINT16;
-        case 32: return TP_DTYPE_UINT32;
-        case 64: return TP_DTYPE_UINT64;
-      }
-      return -1;
-    case kDLInt:
-      switch (t.bits) {
-        case 8: return TP_DTYPE_INT8;
-        case 16: return TP_DTYPE_INT16;
-        case 32: return TP_DTYPE_INT32;
-        case 64: return TP_DTYPE_INT64;
-      }
-      return -1;
-    case kDLFloat:
-      switch (t.bits) {
-        case 16: return TP_DTYPE_FLOAT16;
-        case 32: return TP_DTYPE_FLOAT32;
-        case 64: return TP_DTYPE_FLOAT64;
-      }
-      return -1;
-    case kDLBfloat:
-      return t.bits == 16 ? TP_DTYPE_BFLOAT16 : -1;
-    case kDLComplex:
-      switch (t.bits) {
-        case 64: return TP_DTYPE_COMPLEX64;
-        case 128: return TP_DTYPE_COMPLEX128;
-      }
-      return -1;
-  }
-  return -1;
+  const bool known = t.lanes == 1 && t.code <= kDLBool && t.bits && !(t.bits & (t.bits - 1));
+  return known ? kDtypeCodes[t.code][__builtin_ctz(t.bits)] : -1;
 }
 
 inline std::string dtype_text(DLDataType t) {

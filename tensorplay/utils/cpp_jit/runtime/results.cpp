@@ -24,19 +24,21 @@ void tp_rt_no_member(const tp_view* v, int64_t index) {
 }
 
 const tp_view* tp_rt_allocate_result(tp_result* r, const int64_t* shape, int32_t ndim) {
-  const std::string output = "[" + std::string(r->guard->name) + "] output '" + r->arg->name + "': ";
+  const auto output = [r] {
+    return "[" + std::string(r->guard->name) + "] output '" + r->arg->name + "': ";
+  };
   if (r->tensor) {
-    const std::string text = output + "allocate is called a second time. Call it once.";
+    const std::string text = output() + "allocate is called a second time. Call it once.";
     tp_rt_throw("RuntimeError", text.c_str());
   }
   if (r->arg->rank >= 0 && ndim != r->arg->rank) {
-    const std::string text = output + "expected " + std::to_string(r->arg->rank) +
+    const std::string text = output() + "expected " + std::to_string(r->arg->rank) +
                              " sizes, as its C++ type says, got " + tuple_text(shape, ndim) + ".";
     tp_rt_throw("ValueError", text.c_str());
   }
   for (int32_t i = 0; i < ndim; ++i) {
     if (shape[i] >= 0) continue;
-    const std::string text = output + "allocate got the sizes " + tuple_text(shape, ndim) +
+    const std::string text = output() + "allocate got the sizes " + tuple_text(shape, ndim) +
                              ", expected none below 0.";
     tp_rt_throw("ValueError", text.c_str());
   }
@@ -50,7 +52,7 @@ const tp_view* tp_rt_allocate_result(tp_result* r, const int64_t* shape, int32_t
     tp_rt_throw_raised();
   }
   const DLTensor* made = TVMFFITensorGetDLTensorPtr(r->tensor);
-  fill_view(r->guard, r->arg, made, dtype_code(r->dtype), &r->view);
+  fill_view(r->guard, r->arg, made, dtype_code(r->dtype), Elements(made).count, &r->view);
   return &r->view;
 }
 
