@@ -58,6 +58,8 @@ class Size(tuple[int, ...]):
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides, in elements, of a row-major tensor of `shape`."""
+    if len(shape) == 1:
+        return (1,)
     strides: list[int] = []
     step = 1
     for size in reversed(shape):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import keyword
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -202,9 +204,15 @@ def guard_function(
            "        return None\n" if lines else "")
         + f"    return ({result}{',' if names else ''})\n"
     )  # fmt: skip
-    exec(text, scope)  # noqa: S102 - text made of numbered names
+    exec(_compiled(text), scope)  # noqa: S102 - text made of numbered names
     function: Callable[[], tuple[Any, ...] | None] = scope["guard"]
     return function, text
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(text: str) -> types.CodeType:
+    """Return the code of a guard: calls that differ in shapes alone have one text."""
+    return compile(text, "<string>", "exec")
 
 
 def _tensor_lines(

@@ -8,7 +8,7 @@ dimension that lie as its operands do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,7 @@ def laid_out(primitive: Any, values: list[Any], specs: tuple[Spec, ...]) -> tupl
     specs
         Shapes and types of its results.
     """
-    tensors = [
-        x for v in values for x in (v if v.__class__ is list else (v,)) if isinstance(x, Tensor)
-    ]
-    if all(x._array.flags.c_contiguous for x in tensors) or primitive.schema.namespace is not None:
-        return specs
-    if any(a.type.base == "Generator" for a in primitive.schema.arguments):
+    if _all_row_major(values) or primitive.schema.namespace is not None or primitive.generators:
         return specs
     small = [
         tuple([min(n, 2) for n in v]) if name == "size" and v.__class__ in {tuple, list}
@@ -72,6 +67,16 @@ def laid_out(primitive: Any, values: list[Any], specs: tuple[Spec, ...]) -> tupl
         restore(token)
     results = found if type(found) is tuple else (found,)
     return tuple(_like(spec, result) for spec, result in itertools.zip_longest(specs, results))
+
+
+def _all_row_major(values: Iterable[Any]) -> bool:
+    for value in values:
+        if isinstance(value, Tensor):
+            if not value._array.flags.c_contiguous:
+                return False
+        elif value.__class__ is list and not _all_row_major(value):
+            return False
+    return True
 
 
 def _small(value: Any) -> Any:

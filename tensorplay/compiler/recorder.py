@@ -297,9 +297,8 @@ class Recorder:
         if not primitive.view:
             specs = laid_out(primitive, values, specs)
         node = self._node(primitive, values, specs if many else specs[0])
-        for argument, value in zip(primitive.schema.arguments, values, strict=True):
-            if argument.type.base == "Generator":
-                self._draw(value)
+        for i in primitive.generators:
+            self._draw(values[i])
         nodes = self._parts(node, specs) if many else [node]
         outs = []
         for number, (spec, part) in enumerate(zip(specs, nodes, strict=True)):

@@ -33,11 +33,13 @@ def meta_of(specs: Any) -> Any:
 
 def is_dual(values: Iterable[Any]) -> bool:
     """Tell whether a tensor among values has a tangent."""
-    return any(
-        isinstance(x, Tensor) and x._tangent is not None
-        for value in values
-        for x in (value if value.__class__ is list else (value,))
-    )
+    for value in values:
+        if isinstance(value, Tensor):
+            if value._tangent is not None:
+                return True
+        elif value.__class__ is list and is_dual(value):
+            return True
+    return False
 
 
 def restored(like: Any, tensors: Iterator[Any]) -> Any:

@@ -138,7 +138,10 @@ class Node:
             return node
 
         for value in self._args:
-            map_arg(value, visit)
+            if value.__class__ is Node:
+                found[value] = None
+            else:
+                map_arg(value, visit)
         for value in self._kwargs.values():
             map_arg(value, visit)
         for node in self._inputs:

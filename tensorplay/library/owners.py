@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from dataclasses import dataclass
@@ -62,9 +63,19 @@ def notebook_cell() -> tuple[str | None, int | None]:
     return (str(found) if found else None), int(shell.execution_count)
 
 
+@functools.lru_cache(maxsize=1024)
+def _is_temporary(filename: str) -> bool:
+    return _TEMPORARY.search(filename) is not None
+
+
+@functools.lru_cache(maxsize=1024)
+def _last_part(filename: str) -> str:
+    return re.split(r"[/\\]", filename)[-1]
+
+
 def cell_of_file(filename: str) -> int | None:
     """Return the number of the execution that a file of a notebook's code stands for, or None."""
-    if not _TEMPORARY.search(filename):
+    if not _is_temporary(filename):
         return None
     interactive = sys.modules.get("IPython")
     shell = interactive.get_ipython() if interactive is not None else None
@@ -79,8 +90,7 @@ def line_of(code: CodeType, line: int | None = None) -> str:
     cell = cell_of_file(code.co_filename)
     if cell is not None:
         return f"In[{cell}], line {number} in {code.co_name}"
-    name = re.split(r"[/\\]", code.co_filename)[-1]
-    return f"{name}:{number} in {code.co_name}"
+    return f"{_last_part(code.co_filename)}:{number} in {code.co_name}"
 
 
 def owner_of(function: Any) -> Owner:

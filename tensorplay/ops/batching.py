@@ -125,10 +125,6 @@ def rule_for(operator: Primitive) -> Rule | None:
 # --- all samples at once --------------------------------------------------------------------------
 
 
-def _is_random(operator: Primitive) -> bool:
-    return any(a.type.base == "Generator" for a in operator.schema.arguments)
-
-
 def _aligned(values: list[Any]) -> Levels | None:
     """Return the levels of operands that broadcast as they are, None if they may not.
 
@@ -166,7 +162,7 @@ def apply_batched(operator: Primitive, arguments: list[Any]) -> Any:
         split = sum(not a.kwarg_only for a in operator.schema.arguments)
         keywords = dict(zip(operator.names[split:], values[split:], strict=True))
         return apply_rule(operator.schema.qualname, operator.vmap_rule, values[:split], keywords)
-    if _is_random(operator):
+    if operator.generators:
         return _run_random(operator, values)
     levels = union(values)
     rule = rule_for(operator)

@@ -141,6 +141,8 @@ class Primitive(Operator):
         self.vmap_rule: Callable[..., Any] | None = None
         self._saves: dict[tuple[bool, ...], tuple[tuple[str, ...], bool]] = {}
         self.plan: list[tuple[int, int, Any]] = []
+        #: The positions of arguments that random numbers are drawn from.
+        self.generators: tuple[int, ...] = ()
         self.by_key: Callable[..., Any] | None = None
         self.known_array_rules: dict[_dtype.dtype, list[list[Any]]] = {}
         super().__init__(schema, doc, **options)
@@ -160,7 +162,8 @@ class Primitive(Operator):
         self.view = bool(self.schema.returns) and any(
             r.alias is not None and not r.alias.is_write for r in self.schema.returns
         )
-        if any(a.type.base == "Generator" for a in arguments):
+        self.generators = tuple([i for i, a in enumerate(arguments) if a.type.base == "Generator"])
+        if self.generators:
             # Inside of vmap it matters also where no argument differs between the samples.
             self.apply = self._apply_random  # type: ignore[method-assign]
         unknown = set(self.vjp or {}) - {a.name for a in arguments if a.type.is_tensor}
