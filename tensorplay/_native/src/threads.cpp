@@ -2,7 +2,8 @@
 // before it sleeps, as OpenMP's do: kernels follow each other closely, and waking takes long.
 //
 // Each thread walks through a range of neighbouring tasks of its own, which memory is read ahead for,
-// and then takes what is left of the others' ranges.
+// and then takes what is left of the others' ranges. Each kernel goes the other way than the one before
+// it: what that one touched last is what is still in the cache, and it may well be of the same arrays.
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -77,11 +78,13 @@ class Pool {
       std::lock_guard<std::mutex> guard(mutex_);
       function_ = function;
       context_ = context;
+      backwards_ = !backwards_;
       const auto count = static_cast<int64_t>(ranges_.size());
       for (int64_t i = 0; i < count; ++i) {
         Range& range = ranges_[static_cast<size_t>(i)];
-        range.next.store(tasks * i / count, std::memory_order_relaxed);
+        range.begin = tasks * i / count;
         range.end = tasks * (i + 1) / count;
+        range.next.store(range.begin, std::memory_order_relaxed);
       }
       open_ = true;
       round_.fetch_add(1, std::memory_order_release);
@@ -108,6 +111,7 @@ class Pool {
  private:
   struct alignas(64) Range {  // a cache line each
     std::atomic<int64_t> next{0};
+    int64_t begin = 0;
     int64_t end = 0;
   };
 
@@ -116,7 +120,8 @@ class Pool {
       Range& range = ranges_[(own + i) % ranges_.size()];
       while (range.next.load(std::memory_order_relaxed) < range.end) {
         const int64_t task = range.next.fetch_add(1, std::memory_order_relaxed);
-        if (task < range.end) function_(context_, task);
+        if (task >= range.end) break;
+        function_(context_, backwards_ ? range.begin + range.end - 1 - task : task);
       }
     }
     drop_large_memory();
@@ -153,6 +158,7 @@ class Pool {
   std::atomic<int> active_{0};
   std::atomic<int> sleeping_{0};
   bool open_ = false;
+  bool backwards_ = false;
   void (*function_)(void*, int64_t) = nullptr;
   void* context_ = nullptr;
   std::vector<Range> ranges_;
