@@ -236,45 +236,6 @@ def test_a_number_of_type_float_must_not_become_infinite():
     assert module.plain(0.5) == 0.5
 
 
-def test_outputs_share_no_memory_with_inputs(add1):
-    x = np.zeros(8, np.float32)
-    assert "shared with argument 'x'" in refusal(add1, x, x)
-    assert "shared with argument 'x'" in refusal(add1, x[:4], x[2:6])
-    add1(x[:4], x[4:])
-    assert x.tolist() == [0] * 4 + [1] * 4
-    free = tpkernel.build(ADD1, "aliased", allow_alias=True).module.add1
-    free(x, x)
-    assert x.tolist() == [1] * 4 + [2] * 4
-
-
-def test_an_output_needs_memory_of_its_own_for_each_element():
-    text = """\
-    void fill(tvm::ffi::TensorView out) {
-      auto* p = static_cast<float*>(out.data_ptr());
-      for (int64_t i = 0; i < out.size(0); ++i) p[i * out.stride(0)] = 1;
-    }
-    """
-    fill = tpkernel.build(text, "fill").module.fill
-    out = np.zeros(4, np.float32)
-    fill(out[::2])
-    assert out.tolist() == [1, 0, 1, 0]
-    shared = np.lib.stride_tricks.as_strided(out, (4,), (0,))
-    assert "memory of its own for each element" in refusal(fill, shared)
-
-
-def test_columns_of_one_array_are_told_apart():
-    text = """\
-    template <class T> void copy1(tp::In<T, 1> x, tp::InOut<T, 1> out) {
-      for (int64_t i = 0; i < x.size(0); ++i) out(i) = x(i);
-    }
-    """
-    copy1 = tpkernel.build(text, "columns").module.copy1
-    a = np.arange(8.0).reshape(4, 2)
-    copy1(a[:, 0], a[:, 1])
-    assert a[:, 1].tolist() == [0, 2, 4, 6]
-    assert "shared" in refusal(copy1, a[:3, 0], a[1:, 0])
-
-
 @pytest.mark.parametrize(
     ("value", "kind", "words"),
     [
