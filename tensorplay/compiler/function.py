@@ -317,13 +317,13 @@ class CompiledFunction:
             if self._count() - len(replaced) >= limit:
                 return None, self._at_limit(f"{limit} programs", why, key, leaves)
             kind = "compile" if self._count() == 0 else "recompile"
-        numbers = shape.arguments, shape.floats
-        program = family.variants.get(numbers)
+        program = family.program(shape)
         if program is None:
-            program = family.variants[numbers] = self._program(captured)
+            program = self._program(captured)
+            family.add(shape, program)
         if kind != "shape":
             families.append(family)
-            self._replace(families, replaced, family, program)
+            self._replace(families, replaced, family)
             self._events.append(Event(kind, why, time.perf_counter() - begin))
         else:
             self._shape_seconds.append(time.perf_counter() - begin)
@@ -350,18 +350,13 @@ class CompiledFunction:
     def _count(self) -> int:
         return sum(len(families) for families in self._families.values())
 
-    def _replace(
-        self, families: list[Family], replaced: list[Family], by: Family, program: Program
-    ) -> None:
+    def _replace(self, families: list[Family], replaced: list[Family], by: Family) -> None:
         """Let a program for all sizes take the place of those that were made for 0 or 1."""
         for old in replaced:
             families.remove(old)
-            by.floats |= old.floats
-            for numbers, variant in old.variants.items():
-                if by.variants.setdefault(numbers, variant) is program:
-                    for binding in self._all_bindings():
-                        if binding.program is variant:
-                            binding.program = program
+            instead = by.take_over(old)
+            for binding in self._all_bindings():
+                binding.program = instead.get(binding.program, binding.program)
 
     def programs(self) -> list[Program]:
         """Return the programs that were made."""
@@ -369,7 +364,7 @@ class CompiledFunction:
             program
             for families in self._families.values()
             for family in families
-            for program in family.variants.values()
+            for program in family.programs
         ]
 
     def _all_bindings(self) -> list[Binding]:
@@ -484,7 +479,7 @@ class CompiledFunction:
         bindings = self._all_bindings()
         programs = []
         for number, family in enumerate(families):
-            variants = list(family.variants.values())
+            variants = family.programs
             mine = [b for b in bindings if any(b.program is v for v in variants)]
             programs.append(ProgramReport.of(number, variants[-1], mine))
         return CompileReport(

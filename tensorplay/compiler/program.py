@@ -23,7 +23,7 @@ from tensorplay.graph.graph import Graph
 from tensorplay.graph.graph_module import GraphModule
 from tensorplay.graph.node import Node, is_effect
 from tensorplay.graph.order import Order, order_of
-from tensorplay.graph.passes import is_view, optimise
+from tensorplay.graph.passes import changes_nothing, is_view, optimise
 from tensorplay.ops.operator import Operator
 
 __all__ = ["Family", "Origin", "Program", "Signature", "signature"]
@@ -124,8 +124,16 @@ class Program:
         )  # fmt: skip
         #: Gives the conditions alone, None where the forward graph returns them.
         self.check: Callable[..., Any] | None = None
+        check: GraphModule | None = None
         if apart:
-            self.check = GraphModule(constants, checks(captured), "Check").forward
+            check = GraphModule(constants, checks(captured), "Check")
+            self.check = check.forward
+        #: Whether the numbers of steps that change nothing are no part of it.
+        self.is_without_idle_steps = not any(
+            changes_nothing(n)
+            for module in (self.forward, self.backward, check) if module is not None
+            for n in module.graph.nodes if n.op == "call_function"
+        )  # fmt: skip
         self._lock = threading.Lock()
         self._backward_call: Callable[..., Any] | None = None
         self._constants = constants
@@ -311,8 +319,9 @@ def _first_write(graph: Graph, output: Node) -> Node:
 class Family:
     """What one structure of graphs is made into: one program that serves all sizes.
 
-    A graph whose steps take sizes as arguments (``x.reshape(n, -1)``) is handed to the backend once
-    for each set of these; it finds its kernels again.
+    A graph whose steps take sizes as arguments (``x.expand(n, 8)``) is handed to the backend once
+    for each set of these; it finds its kernels again. Steps that change nothing, as a reshape to
+    the shape that is there, are dropped, and their numbers with them.
 
     Parameters
     ----------
@@ -336,7 +345,31 @@ class Family:
             for n, is_size in zip(shape.sizes, shape.are_sizes, strict=True)
         ]  # fmt: skip
         self.floats = {shape.floats}
-        self.variants: dict[Numbers, Program] = {}
+        self._variants: dict[Numbers, Program] = {}
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs, one for each set of numbers that it takes."""
+        return list(self._variants.values())
+
+    def program(self, shape: Signature) -> Program | None:
+        """Return the program for a capture that the family serves, None if there is none yet."""
+        numbers = shape.arguments, shape.floats
+        return self._variants.get((*numbers, None)) or self._variants.get((*numbers, shape.idle))
+
+    def add(self, shape: Signature, program: Program) -> None:
+        """Keep the program of a capture."""
+        idle = None if program.is_without_idle_steps else shape.idle
+        self._variants[shape.arguments, shape.floats, idle] = program
+
+    def take_over(self, other: Family) -> dict[Program, Program]:
+        """Take what another family has; return which programs stand for others from now on."""
+        self.floats |= other.floats
+        return {
+            program: mine
+            for numbers, program in other._variants.items()
+            if (mine := self._variants.setdefault(numbers, program)) is not program
+        }
 
     def serves(self, shape: Signature, origin: Origin) -> bool:
         """Tell whether a capture is the family's, with other sizes.
@@ -370,8 +403,9 @@ class Family:
         return True
 
 
-#: Whole and floating numbers among the arguments of steps.
-Numbers = tuple[tuple[int, ...], tuple[str, ...]]
+#: Whole and floating numbers among the arguments of steps, and those of steps that change nothing,
+#: None where these were dropped.
+Numbers = tuple[tuple[int | None, ...], tuple[str, ...], tuple[int, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -424,13 +458,16 @@ def _same_pinned(one: Any, two: Any) -> bool:
 class Signature(NamedTuple):
     """What a capture is apart from numbers, these, and those among arguments.
 
-    `are_sizes` tells which of the numbers are sizes; others may happen to be one.
+    `are_sizes` tells which of the numbers are sizes; others may happen to be one. `idle` are the
+    whole numbers among the arguments of steps that change nothing; `arguments` has those of others,
+    and None for each of these.
     """
 
     structure: Any
     sizes: tuple[int, ...]
     are_sizes: tuple[bool, ...]
-    arguments: tuple[int, ...]
+    arguments: tuple[int | None, ...]
+    idle: tuple[int, ...]
     floats: tuple[str, ...]
 
 
@@ -445,7 +482,8 @@ def signature(captured: Captured) -> Signature:
     numbers: dict[Node, int] = {}
     sizes: list[int] = []
     are_sizes: list[bool] = []
-    arguments: list[int] = []
+    arguments: list[int | None] = []
+    idle: list[int] = []
     floats: list[str] = []
 
     def value(v: Any) -> Any:
@@ -468,7 +506,9 @@ def signature(captured: Captured) -> Signature:
         if kind is int:
             sizes.append(a)
             are_sizes.append(name in _SIZES)
-            arguments.append(a)
+            arguments.append(None if is_idle else a)
+            if is_idle:
+                idle.append(a)
             return "number"
         if isinstance(a, tuple) or kind is list:
             return (kind, tuple([argument(x, name) for x in a]))
@@ -483,6 +523,7 @@ def signature(captured: Captured) -> Signature:
             return (kind, a)
         return ("object", _Identity(a))
 
+    is_idle = False  # whether the step changes nothing
     rows: list[Any] = []
     constants = captured.recorder.constants
     for number, node in enumerate(captured.recorder.graph.nodes):
@@ -498,6 +539,7 @@ def signature(captured: Captured) -> Signature:
             target = _Identity(target)
         names = getattr(node.target, "names", None)
         args = node.args
+        is_idle = node.op == "call_function" and changes_nothing(node)
         rows.append((
             node.op,
             target,
@@ -520,7 +562,12 @@ def signature(captured: Captured) -> Signature:
         tuple([x.history is None for x in captured.inputs]) if depends_on_owners(captured) else (),
     )
     return Signature(
-        (tuple(rows), ends), tuple(sizes), tuple(are_sizes), tuple(arguments), tuple(floats)
+        (tuple(rows), ends),
+        tuple(sizes),
+        tuple(are_sizes),
+        tuple(arguments),
+        tuple(idle),
+        tuple(floats),
     )
 
 

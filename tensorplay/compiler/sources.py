@@ -23,6 +23,7 @@ __all__ = [
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1]) + os.sep
 _MODULES: Final = _PACKAGE + "nn" + os.sep
 _SYNTHETIC: Final = ("<tensorplay ", "<frozen ")
+_OURS: Final = (_PACKAGE, *_SYNTHETIC)
 #: Modules of Python's own library that are part of the interpreter, and read the world.
 _FROZEN: Final = frozenset(
     f"<frozen {name}>" for name in ("os", "posixpath", "ntpath", "genericpath", "stat", "io",
@@ -85,9 +86,7 @@ def is_captured(frame: FrameType) -> bool:
 def _is_ours(frame: FrameType) -> bool:
     """Tell whether a frame's line says nothing to people: layers count as ours."""
     filename = frame.f_code.co_filename
-    return filename.startswith((_PACKAGE, *_SYNTHETIC)) or (
-        filename == "<string>" and is_of_library(frame)
-    )
+    return filename.startswith(_OURS) or (filename == "<string>" and is_of_library(frame))
 
 
 def user_frame(frame: FrameType | None = None) -> FrameType | None:

@@ -75,6 +75,8 @@ def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """
     result = shapes[0] if shapes else ()
     for shape in shapes[1:]:
+        if shape == result or not shape:
+            continue
         ndim = max(len(result), len(shape))
         a, b = ((1,) * (ndim - len(s)) + s for s in (result, shape))
         for dim in range(ndim - 1, -1, -1):

@@ -1,0 +1,86 @@
+"""A program serves calls of other sizes; where steps compute something else it has another one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+import tensorplay as tp
+from tensorplay import compiler, nn
+from tests.compiler.calls import close, run_with_gradients
+
+
+@pytest.fixture
+def handed():
+    """Register a backend that counts the graphs that it is handed, and compiles them."""
+    graphs = []
+
+    def backend(gm, example_inputs, **kwargs):
+        graphs.append(gm)
+        return compiler.lookup_backend("cpp")(gm, example_inputs)
+
+    compiler.register_backend(backend, name="counting")
+    yield graphs
+    compiler.unregister_backend("counting")
+
+
+def test_a_batch_of_another_size_is_no_new_graph_for_layers(handed) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+    f = tp.compile(model, backend="counting")
+    counts = []
+    for n in (6, 9, 7, 30):
+        x = tp.randn(n, 8)
+
+        def make(x=x):
+            return [x.clone().requires_grad_()]
+
+        close(run_with_gradients(f, make), run_with_gradients(model, make), rtol=1e-5, atol=1e-6)
+        counts.append(len(handed))
+    assert counts == [2] * 4  # forward and backward
+
+
+def spread(x: tp.Tensor, y: tp.Tensor, n: int, m: int) -> tp.Tensor:
+    return x.expand(n, 2) * y.expand(m, 2)
+
+
+def reshaped(x: tp.Tensor, y: tp.Tensor, n: int, m: int) -> tp.Tensor:
+    return x.reshape(-1, 2).sum_to_size(m, 2) * y.reshape(m, 2)
+
+
+def with_shapes(x: tp.Tensor, y: tp.Tensor, n: int, m: int) -> tp.Tensor:
+    bigger = x.expand(max(x.shape[0], y.shape[0]), x.shape[1])
+    return (bigger * y.reshape(y.shape)).exp() / bigger.reshape(bigger.shape).sum_to_size(1, 2)
+
+
+@pytest.mark.parametrize("passes", [True, False])
+@pytest.mark.parametrize("function", [spread, reshaped, with_shapes])
+@pytest.mark.parametrize("order", range(4))
+def test_steps_that_change_nothing_for_some_sizes_only(
+    function, passes, order, monkeypatch
+) -> None:
+    monkeypatch.setattr(compiler.config, "passes", passes)
+    f = tp.compile(function, fullgraph=True, recompile_limit=64)
+    calls = [
+        (rows, others, n, m)
+        for rows, others, n, m in itertools.product((1, 2, 5, 6), repeat=4)
+        if _runs(function, rows, others, n, m)
+    ]
+    random.Random(order).shuffle(calls)
+    for rows, others, n, m in calls[:60]:
+        x, y = tp.rand(rows, 2) + 0.5, tp.rand(others, 2) + 0.5
+
+        def make(x=x, y=y, n=n, m=m):
+            return [x.clone().requires_grad_(), y.clone().requires_grad_(), n, m]
+
+        got, want = run_with_gradients(f, make), run_with_gradients(function, make)
+        close(got, want, rtol=1e-5, atol=1e-6)
+
+
+def _runs(function, rows: int, others: int, n: int, m: int) -> bool:
+    try:
+        function(tp.rand(rows, 2), tp.rand(others, 2), n, m)
+    except (RuntimeError, ValueError):
+        return False
+    return True
