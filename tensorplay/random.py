@@ -6,13 +6,14 @@ import contextlib
 import operator
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorplay import _device, _dtype
 from tensorplay._creation import shape_of
+from tensorplay._draws import drawn
 from tensorplay._tensor import MetaArray, Spec, Tensor, wrap
 from tensorplay.autograd import batched
 from tensorplay.ops.arguments import reject
@@ -72,6 +73,11 @@ class Generator:
                 if self._numpy is None:
                     self._numpy = np.random.Generator(np.random.PCG64(self._seed % 2**64))
         return self._numpy
+
+    def _draw(self, function: Callable[[np.random.Generator], Any]) -> Any:
+        """Return what `function` draws from NumPy's generator, which nobody else uses meanwhile."""
+        with self._lock:
+            return drawn(function, lambda: self.numpy)
 
     def seed(self) -> int:
         """Start a stream that nobody can predict and return its seed."""
@@ -241,8 +247,7 @@ def _sampled_once(
         result = wrap(MetaArray(Spec(shape, d)), d)
     else:
         source = default_generator if generator is None else generator
-        with source._lock:
-            array = draw(source.numpy, shape)
+        array = source._draw(lambda numpy: draw(numpy, shape))
         result = wrap(np.asarray(array).astype(d.numpy, copy=False), d)
     if requires_grad:
         result.requires_grad = True

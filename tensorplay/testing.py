@@ -180,15 +180,14 @@ def make_tensor(
         message = f"[make_tensor] expected low < high, got low={lo}, high={hi}."
         raise ValueError(message)
     drawn = (*size[:-1], 2 * size[-1]) if noncontiguous and size else size
-    with default_generator._lock:
-        source = default_generator.numpy
-        if d.is_differentiable:
-            values: Any = source.uniform(lo, hi, drawn)
-            if d.is_complex:
-                values = values + 1j * source.uniform(lo, hi, drawn)
-        else:
-            values = source.integers(int(lo), max(int(hi), int(lo) + 1), drawn)
-    array = np.asarray(values).astype(d.numpy)
+
+    def values(source: np.random.Generator) -> Any:
+        if not d.is_differentiable:
+            return source.integers(int(lo), max(int(hi), int(lo) + 1), drawn)
+        real = source.uniform(lo, hi, drawn)
+        return real + 1j * source.uniform(lo, hi, drawn) if d.is_complex else real
+
+    array = np.asarray(default_generator._draw(values)).astype(d.numpy)
     if exclude_zero:
         array[array == 0] = _dtype.finfo(d).tiny if d.is_differentiable else 1
     result = wrap(array[..., ::2] if noncontiguous and size else array, d)

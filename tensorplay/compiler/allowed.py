@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import inspect
 import logging
 import os
 import re
@@ -16,8 +18,16 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["HARMLESS", "is_pure", "is_trusted_module", "refused_call", "refused_code"]
+__all__ = [
+    "HARMLESS",
+    "is_pure",
+    "is_trusted_module",
+    "plain_member",
+    "refused_call",
+    "refused_code",
+]
 
+_LAYERS: Final = f"{__name__.partition('.')[0]}.nn."
 _FIELD_OF_TUPLES: Final = type(vars(typing.NamedTuple("_Pair", [("first", int)]))["first"])
 
 #: Objects whose state no computation depends on.
@@ -139,3 +149,27 @@ def _refused_builtin(value: Any) -> str | None:
     if isinstance(owner, np.generic) or kind.__module__ == "tensorplay":
         return None
     return f"a method of {kind.__name__}, whose state no guard can watch"
+
+
+def plain_member(holder: Any, mark: str, key: Any) -> Any:
+    """Return an attribute or item, None where code of people's would have to give it.
+
+    Parameters
+    ----------
+    holder
+        What has it.
+    mark
+        ``"."`` for an attribute, else an item.
+    key
+        Its name, or place.
+    """
+    if mark == ".":
+        found = inspect.getattr_static(holder, key, None)
+        if isinstance(found, types.MemberDescriptorType):  # a slot
+            return getattr(holder, key, None)
+        return None if hasattr(type(found), "__get__") else found
+    kind = type(holder)
+    if kind in {list, tuple, dict} or kind.__module__.startswith(_LAYERS):
+        with contextlib.suppress(LookupError, TypeError):
+            return holder[key]
+    return None

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tensorplay._draws import noted_draws
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.compiler.capture import Captured, Output
@@ -15,7 +16,6 @@ from tensorplay.compiler.guards import guard_function
 from tensorplay.compiler.program import Program
 from tensorplay.compiler.watch import Guard
 from tensorplay.func.trees import flatten, unflatten
-from tensorplay.random import Generator
 
 __all__ = ["MISS", "Binding"]
 
@@ -150,13 +150,15 @@ class Binding:
         program = self.program
         mode = grad_mode.state
         recording = mode.enabled
-        streams: list[tuple[Generator, Any]] = []
+        draws: Sequence[Any] = ()
         if recording:
-            if self.draws and self.differentiable:
-                streams = [(g, g.numpy.bit_generator.state) for g in self.draws]
             mode.enabled = False
             try:
-                results = program.call(*flat)
+                if self.draws and self.differentiable:
+                    with noted_draws() as draws:
+                        results = program.call(*flat)
+                else:
+                    results = program.call(*flat)
             finally:
                 mode.enabled = True
         else:
@@ -168,7 +170,7 @@ class Binding:
                 if not _equal(value._array, expected):
                     return MISS
         if recording and self.differentiable:
-            self._record(flat, results, streams)
+            self._record(flat, results, draws)
         if self.is_single:
             return results[0]
         return self._finish(flat, results, recording=recording)
@@ -177,15 +179,13 @@ class Binding:
         self,
         flat: list[Tensor],
         results: tuple[Any, ...],
-        streams: Sequence[tuple[Generator, Any]],
+        draws: Sequence[Any],
     ) -> None:
         program = self.program
         first = program.first_kept
         numbers = {root: n for n, root in enumerate(self.differentiable)}
         tensors = [results[i] for i in self.differentiable]
-        node = CompiledNode(
-            self.name, program, flat, self.wanted, tensors, results[first:], streams
-        )
+        node = CompiledNode(self.name, program, flat, self.wanted, tensors, results[first:], draws)
         for number, tensor in enumerate(tensors):
             tensor._grad_fn, tensor._output_nr, tensor._requires_grad = node, number, True
         saved = {i: results[i] for kind, i in program.saved if kind == "root"}

@@ -16,6 +16,7 @@ from tensorplay._detours import enter, leave, watching
 from tensorplay._tensor import Spec, Tensor, VersionCounter
 from tensorplay.autograd import forward_ad, grad_mode, saved_tensors
 from tensorplay.autograd.engine import run_backward
+from tensorplay.autograd.function_context import FunctionNode
 from tensorplay.autograd.graph import AccumulateGrad, Node as HistoryNode, edge_of
 from tensorplay.autograd.inplace import CopySlices
 from tensorplay.autograd.saved_tensors import SavedTensor
@@ -29,6 +30,7 @@ from tensorplay.graph.errors import GraphCaptureError
 from tensorplay.graph.node import Node
 from tensorplay.library.owners import line_of
 from tensorplay.ops.node import PrimitiveNode
+from tensorplay.ops.operator import Operator
 
 __all__ = ["AliasError", "Captured", "Output", "Root", "capture", "capturing"]
 
@@ -423,6 +425,10 @@ def _differentiate(recorder: Recorder, found: Captured) -> None:
         isinstance(n, (PrimitiveNode, CopySlices, AccumulateGrad)) and not _has_hooks(n)
         for n in history
     )
+    if any(map(_has_hooks, history)):
+        recorder.histories.replaced = "has a hook on a gradient"
+    elif any(isinstance(n, FunctionNode) and not isinstance(n._maker, Operator) for n in history):
+        recorder.histories.replaced = "calls a Function, which has a formula of its own"
     with recorder.unwatched():
         found.saved_eagerly = _saved_by(history)
     with recorder.unwatched() if ours else nullcontext():

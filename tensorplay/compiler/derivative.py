@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorplay import _native
+from tensorplay._draws import drawn_again
 from tensorplay._tensor import Spec, Tensor, wrap
 from tensorplay.autograd import grad_mode
 from tensorplay.autograd.engine import run_backward
@@ -19,7 +19,6 @@ from tensorplay.graph.interpreter import Interpreter
 
 if TYPE_CHECKING:
     from tensorplay.compiler.program import Program
-    from tensorplay.random import Generator
 
 __all__ = ["CompiledNode"]
 
@@ -28,7 +27,7 @@ class CompiledNode(Node):
     """History of all results of one call of a compiled function."""
 
     __slots__ = (
-        *("_inputs", "_kept", "_name", "_program", "_results", "_streams", "_values", "_wanted"),
+        *("_draws", "_inputs", "_kept", "_name", "_program", "_results", "_values", "_wanted"),
     )
 
     takes_undefined = False
@@ -41,7 +40,7 @@ class CompiledNode(Node):
         wanted: Sequence[int],
         results: Sequence[Tensor],
         values: Sequence[Any],
-        streams: Sequence[tuple[Generator, Any]] = (),
+        draws: Sequence[Any] = (),
     ) -> None:
         super().__init__([source_of(inputs[i]) for i in wanted])
         self.outputs = [Spec(r._array.shape, r._dtype) for r in results]
@@ -51,7 +50,7 @@ class CompiledNode(Node):
         # For a derivative of the derivative all inputs are needed; they are kept as they are.
         self._inputs: list[SavedTensor] | None = [SavedTensor(x) for x in inputs]
         self._values = values
-        self._streams = streams  # generators, each with where it was before the call drew
+        self._draws = draws  # where each draw of the call began
         self._results: dict[int, SavedTensor] = {}
 
     def keep_results(self, saved: dict[int, Tensor], numbers: dict[int, int]) -> None:
@@ -76,7 +75,7 @@ class CompiledNode(Node):
 
     def release(self) -> None:
         """Free what is saved."""
-        self._inputs, self._values, self._results = None, (), {}
+        self._inputs, self._values, self._results, self._draws = None, (), {}, ()
 
     def apply(self, grads: list[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
         """Run the backward graph; recorded passes run the steps of the forward graph instead."""
@@ -169,7 +168,7 @@ class CompiledNode(Node):
         wanted = [inputs[i] for i in self._wanted]
         # Twins with the same history, so that a pass down to them goes no further.
         twins = {id(x): _twin(x) for x in inputs if x is not None and x.requires_grad}
-        with _drawn_again(self._streams):
+        with drawn_again(self._draws):
             roots = Interpreter(replay.graph).run(*[twins.get(id(x), x) for x in inputs])
         starts = [
             (edge, g)
@@ -191,19 +190,6 @@ class CompiledNode(Node):
 
 if _native.core is not None:
     _native.core.configure_compiled(CompiledNode)
-
-
-@contextmanager
-def _drawn_again(streams: Sequence[tuple[Generator, Any]]) -> Iterator[None]:
-    """Let generators draw what they drew at the call, and go on where they are now."""
-    now = [generator.numpy.bit_generator.state for generator, _ in streams]
-    try:
-        for generator, state in streams:
-            generator.numpy.bit_generator.state = state
-        yield
-    finally:
-        for (generator, _), state in zip(streams, now, strict=True):
-            generator.numpy.bit_generator.state = state
 
 
 def _zeros(spec: Spec) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import threading
 import time
@@ -108,7 +109,7 @@ class CompiledFunction:
         self._tries: dict[Any, int] = {}  # captures of a kind that led to nothing
         self._events: list[Event] = []
         self._eager_calls = 0
-        self._shape_seconds: list[float] = []  # of captures that a known program serves
+        self._shape_seconds = 0.0  # of captures that a known program serves
         self._limits: dict[str, str] = {}  # that were reached, each with the reason given first
         self._past_hits = 0  # of bindings that were let go
         self._objects: dict[int, Any] = {}  # arguments that are told apart by identity
@@ -228,8 +229,16 @@ class CompiledFunction:
             self._forget(next(iter(self._bindings)))
 
     def _forget(self, key: Any) -> None:
-        """Let the bindings of a key go, and objects that no other key tells apart."""
-        self._past_hits += sum(b.hits for b in self._bindings.pop(key))
+        """Let the bindings of a key go, with programs and objects that no other key has."""
+        forgotten = self._bindings.pop(key)
+        self._past_hits += sum(b.hits for b in forgotten)
+        unused = {b.program for b in forgotten} - {b.program for b in self._all_bindings()}
+        for family in itertools.chain(*self._families.values()):
+            family.drop(unused)
+        kind = without_objects(key)
+        alike = [k for k in self._by_objects.pop(kind, ()) if k != key]
+        if alike:
+            self._by_objects[kind] = alike
         for number in objects_in(key):
             if not any(number in objects_in(k) for k in self._bindings):
                 self._objects.pop(number, None)
@@ -326,7 +335,7 @@ class CompiledFunction:
             self._replace(families, replaced, family)
             self._events.append(Event(kind, why, time.perf_counter() - begin))
         else:
-            self._shape_seconds.append(time.perf_counter() - begin)
+            self._shape_seconds += time.perf_counter() - begin
         leaf_numbers: dict[int, int] = {}
         for number, x in enumerate(leaves):
             if isinstance(x, Tensor):
@@ -489,7 +498,7 @@ class CompiledFunction:
             hits=self._past_hits + sum(p.hits for p in programs),
             eager_calls=self._eager_calls,
             details=tuple(programs),
-            shape_seconds=sum(self._shape_seconds),
+            shape_seconds=self._shape_seconds,
             events=tuple(self._events),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -13,10 +13,11 @@ from tensorplay.autograd import grad_mode
 from tensorplay.compiler.arrivals import Arrival, gradient_orders
 from tensorplay.compiler.backends import BUILT_IN, lookup_backend
 from tensorplay.compiler.capture import Captured
+from tensorplay.compiler.creation import draws
 from tensorplay.compiler.guards import same
+from tensorplay.compiler.histories import ancestors
 from tensorplay.compiler.keeping import depends_on_owners
 from tensorplay.compiler.partition import Parts, checks, owned, partition, without
-from tensorplay.compiler.recorder import RANDOM
 from tensorplay.compiler.watch import Guard
 from tensorplay.graph.effects import write, write_part
 from tensorplay.graph.graph import Graph
@@ -68,6 +69,9 @@ class Program:
         passes: bool,
     ) -> None:
         recorder = captured.recorder
+        for node in recorder.graph.nodes:
+            if changes_nothing(node):
+                node.meta["idle"] = True
         #: Whether conditions are computed before the graph runs, step by step, and not by it: a run
         #: that is given up would leave something behind, or kernels round what Python looks at.
         apart = any(
@@ -107,6 +111,7 @@ class Program:
             if n.op.startswith("call")
         )
         graph = captured.recorder.graph
+        self._no_replay = None if not captured.wanted else recorder.histories.problem(captured)
         self.computes_only = (
             not self.has_effects
             and not captured.outside_writes
@@ -130,9 +135,9 @@ class Program:
             self.check = check.forward
         #: Whether the numbers of steps that change nothing are no part of it.
         self.is_without_idle_steps = not any(
-            changes_nothing(n)
+            "idle" in n.meta
             for module in (self.forward, self.backward, check) if module is not None
-            for n in module.graph.nodes if n.op == "call_function"
+            for n in module.graph.nodes
         )  # fmt: skip
         self._lock = threading.Lock()
         self._backward_call: Callable[..., Any] | None = None
@@ -210,8 +215,7 @@ class Program:
         """
         found = self._orders.get(arrivals)
         if found is None:
-            assert self.backward is not None  # noqa: S101 - there are gradients
-            orders = iter(gradient_orders(self.backward, arguments))
+            orders = iter(gradient_orders(self._gradients(), arguments))
             found = self._orders[arrivals] = [next(orders) if g else None for g in self.given]
         return found
 
@@ -224,20 +228,17 @@ class Program:
     def _replayed(self) -> Replay:
         source = self.forward.graph
         roots = list(source.output_node().args[0])[: self.root_count]
-        needed = set(roots)
-        stack = list(roots)
-        while stack:
-            for node in stack.pop().all_input_nodes:
-                if node not in needed:
-                    needed.add(node)
-                    stack.append(node)
+        # All draws, in their order: each gives the numbers that it gave.
+        needed = ancestors([*roots, *filter(draws, source.nodes)])
         written = {n.args[0] for n in source.nodes if n.target is write}
         if written & needed:
             return Replay(None, [], "writes in place into what it reads")
         for node in needed:
-            if node.op == "call_function" and is_effect(node) and not _draws(node):
+            if node.op == "call_function" and is_effect(node) and not draws(node):
                 problem = "calls an operator with effects whose result it returns or reads"
                 return Replay(None, [], problem)
+        if self._no_replay is not None:
+            return Replay(None, [], self._no_replay)
         graph = Graph()
         known: dict[Node, Node] = {}
         for node in source.nodes:
@@ -277,20 +278,6 @@ def _counted(call: Callable[..., Any], count: int, name: Any) -> Callable[..., A
     if report is not None:
         vars(counted)["report"] = report
     return counted
-
-
-def _draws(node: Node) -> bool:
-    """Tell whether all that a call does besides computing is to draw random numbers."""
-    target: Any = node.target
-    if target in RANDOM:
-        return True
-    schema = getattr(target, "schema", None)
-    return (
-        isinstance(target, Operator)
-        and schema is not None
-        and schema.namespace is None
-        and not any(a.is_write for a in schema.arguments)
-    )
 
 
 def is_floating(node: Node) -> bool:
@@ -361,6 +348,12 @@ class Family:
         """Keep the program of a capture."""
         idle = None if program.is_without_idle_steps else shape.idle
         self._variants[shape.arguments, shape.floats, idle] = program
+
+    def drop(self, programs: Collection[Program]) -> None:
+        """Forget programs, but for the last one of the family."""
+        for numbers, program in list(self._variants.items()):
+            if program in programs and len(self._variants) > 1:
+                del self._variants[numbers]
 
     def take_over(self, other: Family) -> dict[Program, Program]:
         """Take what another family has; return which programs stand for others from now on."""
@@ -532,14 +525,15 @@ def signature(captured: Captured) -> Signature:
         if node.op == "get_attr":
             held = constants[node.target]
             array = held._array
-            target = array.tobytes() if array.nbytes <= 4096 else _Identity(held)
+            small = array.nbytes <= 4096
+            target = (array.shape, array.tobytes()) if small else _Identity(held)
         elif node.op == "placeholder":
             target = None
         else:
             target = _Identity(target)
         names = getattr(node.target, "names", None)
         args = node.args
-        is_idle = node.op == "call_function" and changes_nothing(node)
+        is_idle = changes_nothing(node)
         rows.append((
             node.op,
             target,

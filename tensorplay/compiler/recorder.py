@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorplay import _creation, _dtype, _grids, random
+from tensorplay import _dtype, random
 from tensorplay._detours import watching
 from tensorplay._tensor import MetaArray, Spec, Tensor, VersionCounter, spec_of, wrap
 from tensorplay.autograd import forward_ad, grad_mode
 from tensorplay.autograd.inplace import check_writable, rebase_history
+from tensorplay.compiler.creation import CREATORS, RANDOM, REFUSED
+from tensorplay.compiler.histories import Histories
 from tensorplay.compiler.layouts import laid_out
 from tensorplay.compiler.sources import is_library, user_line
 from tensorplay.compiler.traced import Step, TracedArray, traced
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from tensorplay.graph.node import Node
     from tensorplay.ops.primitive import Primitive
 
-__all__ = ["RANDOM", "Condition", "Input", "Recorder"]
+__all__ = ["Condition", "Input", "Recorder"]
 
 #: A list of more elements is not a condition on a graph but data.
 MOST_ELEMENTS: Final = 64
@@ -120,6 +122,9 @@ class Recorder:
         self.paused = False
         self.repeats = True  # whether a run that failed may be repeated: no declared effects
         self.draws: list[random.Generator] = []  # what random numbers come from
+        self.histories = Histories()
+        self._has_history = False  # of some input
+        self._is_inside = False  # of an operator that is recorded as others
 
     # --- refusals ---------------------------------------------------------------------------
 
@@ -162,6 +167,7 @@ class Recorder:
         array = TracedArray(self, spec, node)
         leaf = traced(array, tensor._dtype, counter=VersionCounter())
         leaf._requires_grad = tensor._requires_grad
+        self._has_history = self._has_history or leaf._requires_grad
         stand_in = leaf
         if leaf._requires_grad and tensor._grad_fn is not None:
             # Not a leaf outside, so no leaf here: it may be written.
@@ -233,14 +239,21 @@ class Recorder:
             outs = self._custom(primitive, values)
         elif primitive.decomposition is not None:
             # The steps are those that fuse; the history is the operator's own, as when it runs.
-            with grad_mode.no_grad():
-                outs = primitive.decomposition(*values)
+            outer, self._is_inside = self._is_inside, True
+            try:
+                with grad_mode.no_grad():
+                    outs = primitive.decomposition(*values)
+            finally:
+                self._is_inside = outer
         else:
             outs = self._record_call(primitive, values)
         if record and grad_mode.state.enabled:
             primitive._record(values, outs if type(outs) is tuple else (outs,))
         if is_dual(values):  # forward mode inside of the function
             primitive._push_forward(values, outs if type(outs) is tuple else (outs,))
+        if self._has_history and not self._is_inside:
+            results = outs if type(outs) is tuple else (outs,)
+            self.histories.note(values, results, recorded=grad_mode.state.enabled)
         return outs
 
     def _concerns(self, values: list[Any]) -> bool:
@@ -476,6 +489,8 @@ class Recorder:
             node.outputs = (bare_spec(target),)
             node.save_results((self._result_copy(target),), wanted, own=True)
             rebase_history(target, node)
+        if self._has_history:
+            self.histories.note(values, (target,), recorded=grad_mode.state.enabled)
         if dual:
             forward_ad.write_tangent(target, out._tangent, where)
         return given  # the very tensor: `module.count += 1` assigns it
@@ -611,10 +626,10 @@ class Recorder:
         """Answer for a function that makes a tensor of numbers, `UNANSWERED` for others."""
         if self.paused:
             return UNANSWERED
-        if function in _CREATORS:
+        if function in CREATORS:
             return self.create(function, args, kwargs)
-        if function in _REFUSED:
-            raise self.refuse(_REFUSED[function])
+        if function in REFUSED:
+            raise self.refuse(REFUSED[function])
         return UNANSWERED
 
     def create(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -683,18 +698,6 @@ class _Unwatched:
             sys.settrace(self._trace)
 
 
-RANDOM: Final[frozenset[Any]] = frozenset(
-    getattr(random, n) for n in ("rand", "randn", "randint", "randperm")
-)
-_CREATORS: Final[frozenset[Any]] = frozenset({
-    *(getattr(_creation, n) for n in ("empty", "zeros", "ones", "full")),
-    *(getattr(_creation, n) for n in ("arange", "linspace", "eye")), _grids.logspace, *RANDOM,
-})  # fmt: skip
-_REFUSED: Final[dict[Any, str]] = {
-    _creation.from_numpy: "shares the memory of a NumPy array",
-    _creation.from_dlpack: "shares the memory of another library",
-    _grids.frombuffer: "shares the memory of a buffer",
-}
 _QUESTIONS: Final = frozenset(
     {"item", "bool", "int", "float", "complex", "index", "tolist"}
 )  # fmt: skip

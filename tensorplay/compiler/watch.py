@@ -33,6 +33,7 @@ from tensorplay.compiler.allowed import (
     HARMLESS,
     is_pure,
     is_trusted_module,
+    plain_member,
     refused_call,
     refused_code,
 )
@@ -242,11 +243,8 @@ class Watch:
             return False
         scope = frame.f_globals if target.kind == "global" else values
         holder = scope.get(target.name, _MISSING)
-        try:
-            for mark, key in target.path:
-                holder = getattr(holder, key) if mark == "." else holder[key]
-        except (AttributeError, LookupError, TypeError):
-            return False
+        for mark, key in target.path:
+            holder = plain_member(holder, mark, key)
         # What the tensor itself makes of it: at the end of the run it is looked at again.
         return isinstance(inspect.getattr_static(holder, change.name, None), Tensor)
 

@@ -191,7 +191,8 @@ def _unchanged(node: Node) -> Any:
 def changes_nothing(node: Node) -> bool:
     """Tell whether `simplify` drops a step, since it gives its first argument as it is."""
     return (
-        isinstance(node.target, Operator)
+        node.op == "call_function"
+        and isinstance(node.target, Operator)
         and node.target.schema.namespace is None
         and _unchanged in _RULES.get(node.target.name, ())
         and _unchanged(node) is not None

@@ -22,14 +22,13 @@ __all__ = ["bernoulli", "dropout", "multinomial", "normal"]
 
 
 def _draw(where: str, generator: Any, draw: Any) -> Any:
-    """Return ``draw(source)`` with the NumPy generator of `generator`, which no one else uses."""
+    """Return ``draw(source)`` with the NumPy generator of `generator`."""
     from tensorplay.random import Generator, default_generator
 
     if generator is not None and not isinstance(generator, Generator):
         reject(where, "generator", "Generator or None", generator)
     source = default_generator if generator is None else generator
-    with source._lock:
-        return np.asarray(draw(source.numpy))
+    return np.asarray(source._draw(draw))
 
 
 def _want_floating(where: str, x: Any) -> Spec:

@@ -84,3 +84,36 @@ def _runs(function, rows: int, others: int, n: int, m: int) -> bool:
     except (RuntimeError, ValueError):
         return False
     return True
+
+
+VALUES = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def grid(x: tp.Tensor) -> list[list[float]]:
+    """Return the same six numbers in the rows and columns that `x` has."""
+    rows, columns = x.shape
+    return [VALUES[i * columns : (i + 1) * columns] for i in range(rows)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum() * tp.tensor(grid(x)),
+        lambda x: ((x.sum() * tp.tensor(grid(x))).sum(1) ** 2).sum(),
+        lambda x: x + tp.tensor([[1.0] * x.shape[1]] * x.shape[0]),
+    ],
+)
+def test_constants_of_one_content_and_two_shapes_are_two(function, backend) -> None:
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    for shape in ((2, 3), (3, 2), (6, 1), (2, 3)):
+        x = tp.rand(*shape)
+        close(f(x), function(x), rtol=1e-5)
+
+
+def test_programs_that_no_call_needs_any_more_are_let_go(monkeypatch) -> None:
+    monkeypatch.setattr(compiler.config, "most_shapes", 10)
+    f = tp.compile(lambda x: x.sum(0, keepdim=True).expand(x.shape[0], 2) * x, backend="eager")
+    for n in range(2, 60):
+        f(tp.ones(n, 2))
+    assert len(f.programs()) <= 12
+    assert f(tp.ones(4, 2)).tolist() == [[4.0, 4.0]] * 4

@@ -147,3 +147,22 @@ def test_lines_of_notebook_cells_are_named_by_their_number(monkeypatch) -> None:
     assert "In[7], line 3 in f" in f.report().breaks[0]
     with pytest.raises(tp.graph.GraphCaptureError, match=r"In\[7\], line 3 in f"):
         tp.compile(scope["f"], fullgraph=True)(tp.ones(2))
+
+
+def test_a_property_on_the_way_to_what_is_written_is_not_asked() -> None:
+    asked = []
+
+    class Holder:
+        @property
+        def inner(self):
+            asked.append(1)
+            raise ValueError("nothing here")
+
+    def function(holder, x, go):
+        if go:
+            holder.inner.weight += x
+        return x * 2
+
+    f = tp.compile(function)
+    assert f(Holder(), tp.ones(2), False).tolist() == [2, 2]
+    assert not asked

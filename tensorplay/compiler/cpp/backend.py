@@ -21,7 +21,13 @@ from tensorplay.compiler.cpp.build import Library, is_new, library_of
 from tensorplay.compiler.cpp.codegen import Kernel, generate, translation_unit
 from tensorplay.compiler.cpp.ir import Loop
 from tensorplay.compiler.cpp.launch import Destination, Shape, bind
-from tensorplay.compiler.cpp.partition import Group, build_loop, partition, spec
+from tensorplay.compiler.cpp.partition import (
+    Group,
+    build_loop,
+    effects_in_order,
+    partition,
+    spec,
+)
 from tensorplay.compiler.cpp.report import Region, Report
 from tensorplay.compiler.layouts import relaid
 from tensorplay.graph.effects import write
@@ -219,7 +225,11 @@ class _Plan:
     # --- order ------------------------------------------------------------------------------------
 
     def _order(self) -> list[Node | Group]:
-        """Return nodes and groups so that each comes after what it reads, writes at the end."""
+        """Return nodes and groups so that each comes after what it reads, writes at the end.
+
+        Steps with effects keep their order.
+        """
+        earlier = effects_in_order(self.nodes)
         done: set[Node] = set()
         order: list[Node | Group] = []
 
@@ -239,7 +249,7 @@ class _Plan:
                 stack.extend(
                     (self.group_of.get(source, source), False)
                     for member in members
-                    for source in self._sources(member)
+                    for source in (*self._sources(member), *earlier.get(member, ()))
                     if source not in inside and source not in done
                 )
 

@@ -8,6 +8,8 @@ are joined too.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,12 +23,21 @@ from tensorplay.compiler.cpp.lowering import (
     is_elementwise,
     lower,
 )
-from tensorplay.graph.node import Node
+from tensorplay.graph.effects import write
+from tensorplay.graph.node import Node, is_effect
 from tensorplay.ops.operator import OPERATORS
 from tensorplay.ops.primitive import Primitive
 from tensorplay.ops.reduction import axes_of
 
-__all__ = ["Group", "Partition", "arguments_of", "build_loop", "partition", "spec"]
+__all__ = [
+    "Group",
+    "Partition",
+    "arguments_of",
+    "build_loop",
+    "effects_in_order",
+    "partition",
+    "spec",
+]
 
 VIEWS: Final = frozenset({"reshape", "view", "unsqueeze", "squeeze", "expand"})
 MOST_OPERANDS: Final = 40
@@ -37,6 +48,15 @@ def spec(node: Node) -> Spec | None:
     """Return shape and type of a node's value; None if it has none or several."""
     val = node.meta.get("val")
     return spec_of(val) if isinstance(val, Tensor) else None
+
+
+def effects_in_order(nodes: Iterable[Node]) -> dict[Node, tuple[Node]]:
+    """Return for each step with effects, such as a draw of random numbers, that before it, if any.
+
+    They keep their order, whatever reads their values first. Writes to inputs come at the end.
+    """
+    steps = [n for n in nodes if n.op.startswith("call") and n.target is not write and is_effect(n)]
+    return {node: (before,) for before, node in itertools.pairwise(steps)}
 
 
 def arguments_of(node: Node) -> dict[str, Any]:
@@ -176,6 +196,7 @@ class _Partitioner:
         self.nodes = nodes
         self.apart = apart
         self.position = {node: i for i, node in enumerate(nodes)}
+        self.earlier = effects_in_order(nodes)
         self.group_of: dict[Node, Group] = {}
         self.reasons: dict[Node, str] = {}
 
@@ -289,6 +310,7 @@ class _Partitioner:
                 if member not in seen:
                     seen.add(member)
                     stack.extend(n for n in member.all_input_nodes if n not in seen)
+                    stack.extend(self.earlier.get(member, ()))
         return False
 
     def _merge(self, group: Group, other: Group) -> bool:
