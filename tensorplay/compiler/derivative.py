@@ -26,9 +26,7 @@ __all__ = ["CompiledNode"]
 class CompiledNode(Node):
     """History of all results of one call of a compiled function."""
 
-    __slots__ = (
-        *("_draws", "_inputs", "_kept", "_name", "_program", "_results", "_values", "_wanted"),
-    )
+    __slots__ = ("_draws", "_inputs", "_name", "_program", "_results", "_values", "_wanted")
 
     takes_undefined = False
 
@@ -100,6 +98,8 @@ class CompiledNode(Node):
         laid = list(arguments)
         for number, g in enumerate(given):
             array = g._array
+            if number in missing:  # nothing is computed of it
+                continue
             if array.__class__ is np.ndarray and not array.flags.c_contiguous:
                 arrivals[number] = arrival_of(array)
                 arguments[kept + number] = wrap(np.ascontiguousarray(array), g._dtype)

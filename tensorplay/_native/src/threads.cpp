@@ -1,9 +1,10 @@
-// Threads that wait for work, started once. A thread that has just worked looks for more for a while
-// before it sleeps, as OpenMP's do: kernels follow each other closely, and waking takes long.
+// Threads that wait for work, started once. A thread that has just worked looks for more for a
+// while before it sleeps, as OpenMP's do: kernels follow each other closely, and waking takes long.
 //
-// Each thread walks through a range of neighbouring tasks of its own, which memory is read ahead for,
-// and then takes what is left of the others' ranges. Each kernel goes the other way than the one before
-// it: what that one touched last is what is still in the cache, and it may well be of the same arrays.
+// Each thread walks through a range of neighbouring tasks of its own, which memory is read ahead
+// for, and then takes what is left of the others' ranges. A kernel in several threads goes the other
+// way than the one before it: what that touched last is what is still in the cache, and it may well
+// be of the same arrays.
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>

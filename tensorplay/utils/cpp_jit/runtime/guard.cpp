@@ -14,9 +14,9 @@ using namespace tp_rt;
 
 // What says what is wrong stands apart, so that the way through a call that is right needs no room
 // for its texts.
-#define TP_COLD __attribute__((noinline, cold))
+#define COLD __attribute__((noinline, cold))
 
-TP_COLD int wrong_count(const tp_guard* g, int32_t got) {
+COLD int wrong_count(const tp_guard* g, int32_t got) {
   std::string names;
   for (int32_t i = 0; i < g->num_args; ++i) names += (i ? ", " : "") + std::string(g->args[i].name);
   return fail("TypeError", "[" + std::string(g->name) + "] expected " +
@@ -26,7 +26,7 @@ TP_COLD int wrong_count(const tp_guard* g, int32_t got) {
                                std::to_string(got) + ". Call " + g->name + "(" + names + ").");
 }
 
-TP_COLD int wrong_kind(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value) {
+COLD int wrong_kind(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value) {
   const char* expected = "";
   std::string advice;
   const std::string name = a->name;
@@ -60,7 +60,7 @@ TP_COLD int wrong_kind(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny
               where(g, a) + "expected " + expected + ", got " + kind_text(value) + ". " + advice);
 }
 
-TP_COLD int out_of_range(const tp_guard* g, const tp_guard_arg* a, const std::string& got) {
+COLD int out_of_range(const tp_guard* g, const tp_guard_arg* a, const std::string& got) {
   return fail("ValueError", where(g, a) + "expected an integer from " + std::to_string(a->low) +
                                 " to " + std::to_string(a->high) + " (C++ type " + a->type +
                                 "), got " + got + ". Declare the parameter int64_t in the cell if " +
@@ -116,7 +116,7 @@ bool holds(int32_t dtype, const TVMFFIAny& value) {
   return number == std::trunc(number) && number < end && number >= (is_signed ? -end : 0.0);
 }
 
-TP_COLD int unheld(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value, int32_t dtype) {
+COLD int unheld(const tp_guard* g, const tp_guard_arg* a, const TVMFFIAny& value, int32_t dtype) {
   char got[32];
   if (value.type_index == kTVMFFIFloat)
     std::snprintf(got, sizeof got, "%.17g", value.v_float64);
@@ -140,7 +140,7 @@ bool is_there(const tp_guard* g, const DLTensor* t) {
   return t->device.device_type == kDLCUDA || t->device.device_type == kDLCUDAManaged;
 }
 
-TP_COLD int wrong_device(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+COLD int wrong_device(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
   const std::string name = a->name;
   return fail("ValueError",
               where(g, a) + "expected " +
@@ -152,8 +152,8 @@ TP_COLD int wrong_device(const tp_guard* g, const tp_guard_arg* a, const DLTenso
                        : "Write " + name + ".cpu()."));
 }
 
-TP_COLD int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uint32_t admitted,
-                const std::string& because) {
+COLD int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, uint32_t admitted,
+                     const std::string& because) {
   const std::string name = a->name;
   const int32_t first = __builtin_ctz(admitted);
   std::string advice;
@@ -170,7 +170,7 @@ TP_COLD int wrong_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor
                                device_text(t->device) + ". " + advice);
 }
 
-TP_COLD int not_contiguous(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+COLD int not_contiguous(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
   const std::string name = a->name;
   const std::string advice =
       a->flags & TP_FLAG_WRITES
@@ -187,7 +187,7 @@ TP_COLD int not_contiguous(const tp_guard* g, const tp_guard_arg* a, const DLTen
                                 tuple_text(t->shape, t->ndim) + ". " + advice);
 }
 
-TP_COLD int meets_itself(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+COLD int meets_itself(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
   return fail("ValueError", where(g, a) +
                                 "expected memory of its own for each element, got strides " +
                                 tuple_text(t->strides, t->ndim) + " for shape " +
@@ -195,7 +195,7 @@ TP_COLD int meets_itself(const tp_guard* g, const tp_guard_arg* a, const DLTenso
                                 ".clone().");
 }
 
-TP_COLD int wrong_rank(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
+COLD int wrong_rank(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t) {
   return fail("ValueError", where(g, a) + "expected " + std::to_string(a->rank) +
                                 (a->rank == 1 ? " dimension" : " dimensions") + ", got " +
                                 std::to_string(t->ndim) + " (shape " +
@@ -204,16 +204,16 @@ TP_COLD int wrong_rank(const tp_guard* g, const tp_guard_arg* a, const DLTensor*
                                 (a->rank == 1 ? " size." : " sizes."));
 }
 
-TP_COLD int other_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int32_t bound,
-                const char* owner) {
+COLD int other_dtype(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int32_t bound,
+                     const char* owner) {
   return wrong_dtype(g, a, t, 1u << bound, " as argument '" + std::string(owner) + "'");
 }
 
-TP_COLD int wrong_size(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int32_t d,
-                       int64_t expected, const char* owner) {
-  const std::string symbol =
-      owner ? " (" + std::string(g->symbols[a->dims[d].symbol]) + ", as argument '" + owner + "' has)"
-            : "";
+COLD int wrong_size(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, int32_t d,
+                    int64_t expected, const char* owner) {
+  std::string symbol;
+  if (owner)
+    symbol = " (" + std::string(g->symbols[a->dims[d].symbol]) + ", as argument '" + owner + "' has)";
   return fail("ValueError", where(g, a) + "expected size " + std::to_string(expected) +
                                 " in dimension " + std::to_string(d) + symbol + ", got " +
                                 std::to_string(t->shape[d]) + " (shape " +
@@ -263,8 +263,8 @@ std::string label(const tp_guard* g, const TVMFFIAny* args, int32_t position) {
   return list_of(args[position]) ? name + "[0]" : name;
 }
 
-TP_COLD int other_shape(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t, const DLTensor* other,
-                const TVMFFIAny* args, int32_t owner) {
+COLD int other_shape(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
+                     const DLTensor* other, const TVMFFIAny* args, int32_t owner) {
   return fail("ValueError", where(g, a) + "expected shape " +
                                 tuple_text(other->shape, other->ndim) + " as argument '" +
                                 label(g, args, owner) + "', got " +
@@ -273,15 +273,16 @@ TP_COLD int other_shape(const tp_guard* g, const tp_guard_arg* a, const DLTensor
                                 "declare them with shape: in the front matter.");
 }
 
-TP_COLD int other_gpu(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
-                      const DLTensor* first, const char* first_name) {
+COLD int other_gpu(const tp_guard* g, const tp_guard_arg* a, const DLTensor* t,
+                   const DLTensor* first, const char* first_name) {
   return fail("ValueError", where(g, a) + "expected a tensor on " + device_text(first->device) +
                                 " as argument '" + first_name + "', got one on " +
                                 device_text(t->device) + ". Move it there.");
 }
 
 // Another tensor of the call that shares memory with a written one; null where none does.
-const tp_guard_arg* shared_with(const tp_guard* g, const TVMFFIAny* args, const TVMFFIAny* written) {
+const tp_guard_arg* shared_with(const tp_guard* g, const TVMFFIAny* args,
+                                const TVMFFIAny* written) {
   for (int32_t j = 0; j < g->num_args; ++j) {
     if (g->args[j].kind != TP_KIND_TENSOR || (g->args[j].flags & TP_FLAG_ALIAS_OK)) continue;
     const Members members(args[j]);
@@ -319,7 +320,7 @@ void absent_view(const tp_guard* g, const tp_guard_arg* a, tp_view* v) {
   v->arg = a;
 }
 
-enum { MAX_SPANS = 16 };
+constexpr int32_t kMostSpans = 16;
 
 // The bytes that a tensor of the call lies in.
 struct Span {
@@ -338,7 +339,7 @@ struct Call {
   const char* code_owners[TP_DTYPE_COUNT];
   const DLTensor* first;  // of the tensors on a GPU
   const char* first_name;
-  Span spans[MAX_SPANS];
+  Span spans[kMostSpans];
   int32_t tensors;
   uint32_t written;  // TP_FLAG_WRITES where any is
   int32_t filled;  // how many views hold something
@@ -347,7 +348,7 @@ struct Call {
 void add_span(Call* c, const tp_guard_arg* a, const DLTensor* t, const Elements& elements) {
   const uint32_t written = a->flags & TP_FLAG_WRITES;
   c->written |= written;
-  if (c->tensors < MAX_SPANS) {
+  if (c->tensors < kMostSpans) {
     Span* span = &c->spans[c->tensors];
     span->written = written;
     if (elements.dense) {
@@ -364,7 +365,7 @@ void add_span(Call* c, const tp_guard_arg* a, const DLTensor* t, const Elements&
 // need no more. Where they are too many to be noted the answer is yes.
 bool may_share(const Call* c) {
   if (!c->written || c->tensors < 2) return false;
-  if (c->tensors > MAX_SPANS) return true;
+  if (c->tensors > kMostSpans) return true;
   for (int32_t i = 0; i < c->tensors; ++i) {
     if (!c->spans[i].written) continue;
     for (int32_t j = 0; j < c->tensors; ++j) {

@@ -35,12 +35,6 @@ struct Members {
 
 inline int64_t element_bytes(const DLTensor* t) { return (t->dtype.bits * t->dtype.lanes + 7) / 8; }
 
-inline int64_t count(const DLTensor* t) {
-  int64_t n = 1;
-  for (int32_t i = 0; i < t->ndim; ++i) n *= t->shape[i];
-  return n;
-}
-
 // How many elements a tensor has, and whether they lie one after the other.
 struct Elements {
   int64_t count = 1;
@@ -55,6 +49,8 @@ struct Elements {
     dense = dense || count == 0;
   }
 };
+
+inline int64_t count(const DLTensor* t) { return Elements(t).count; }
 
 inline char* first_byte(const DLTensor* t) { return static_cast<char*>(t->data) + t->byte_offset; }
 
