@@ -197,10 +197,11 @@ class Binding:
             with grad_mode.set_grad_enabled(recorded and recording):
                 flat[position].copy_(results[root])
         found: list[Any] = []
+        views: dict[Any, Any] = {}
         for x in self.outputs:
             found.append(
                 found[x.index] if x.kind == "result"
-                else self._output(x, flat, results, recording=recording)
+                else self._output(x, flat, results, views, recording=recording)
             )  # fmt: skip
         return unflatten(self.structure, found)
 
@@ -209,9 +210,11 @@ class Binding:
         output: Output,
         flat: list[Tensor],
         results: tuple[Any, ...],
+        views: dict[Any, Any],
         *,
         recording: bool,
     ) -> Any:
+        """Return one result of the function; `views` are those that were made for earlier ones."""
         if output.kind == "constant":
             return output.value
         tensor: Tensor = flat[output.index] if output.kind == "input" else results[output.index]
@@ -220,10 +223,20 @@ class Binding:
         ):
             tensor = tensor.detach()
         if output.steps:
+            # One call of the function, which has one tuple `rest`, is one call here: its parts have
+            # one node, and what several results are seen through is there once.
+            place: Any = (output.kind, output.index, output.detached, output.another)
             with grad_mode.set_grad_enabled(recording):
-                for primitive, rest, number in output.steps:
-                    out = primitive.apply((tensor, *rest))
+                for step, (primitive, rest, number) in enumerate(output.steps, 1):
+                    place = (place, id(rest))
+                    last = step == len(output.steps)
+                    # A result of its own, where the function made another tensor of the same view.
+                    out = None if last and (place, number) in views else views.get(place)
+                    if out is None:
+                        out = views[place] = primitive.apply((tensor, *rest))
                     tensor = out if number is None else out[number]
+                    place = (place, number)
+            views[place] = tensor
         return tensor
 
 

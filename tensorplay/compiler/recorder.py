@@ -300,6 +300,7 @@ class Recorder:
         for i in primitive.generators:
             self._draw(values[i])
         nodes = self._parts(node, specs) if many else [node]
+        rest = tuple(values[1:])  # one of each call, by which `Binding` tells calls apart
         outs = []
         for number, (spec, part) in enumerate(zip(specs, nodes, strict=True)):
             if primitive.view and spec.strides is not None:
@@ -309,7 +310,6 @@ class Recorder:
                     isinstance(base.memory.owner, Input) and base.memory.version == 0
                 ):
                     raise self.refuse("looks at the memory of a result by as_strided")
-                rest = tuple(values[1:])
                 step: Step = (primitive, rest, number if many else None)
                 array = TracedArray(self, spec, part, base.memory, (*base.steps, step))
                 out = traced(array, spec.dtype)
