@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from tensorplay._dtype import dtype
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.compiler.capture import Captured, Output
 from tensorplay.compiler.derivative import CompiledNode
 from tensorplay.compiler.guards import guard_function
+from tensorplay.compiler.numbers import Make, number_tensor
 from tensorplay.compiler.program import Program
 from tensorplay.compiler.watch import Guard
 from tensorplay.func.trees import flatten, unflatten
@@ -39,10 +41,17 @@ class Binding:
         self.live: list[Guard] = []
         self.fixed: list[tuple[int, Tensor]] = []
         self.sources: list[tuple[str, int]] = []  # of each input of the graph
+        numbers = captured.recorder.numbers
+        self.numbers: list[tuple[Make, type, dtype]] = []
+        self.number_conditions = [] if numbers is None else numbers.conditions
         for x in captured.inputs:
             position = leaf_numbers.get(id(x.tensor))
             if position is not None:
                 self.sources.append(("leaf", position))
+                continue
+            if numbers is not None and (number := numbers.inputs.get(id(x.tensor))) is not None:
+                self.sources.append(("number", len(self.numbers)))
+                self.numbers.append(number)
                 continue
             guard = captured.watch.tensors[id(x.tensor)][1]
             if guard is not None:
@@ -99,16 +108,45 @@ class Binding:
         for t, facts in self.facts:
             if _facts(t) != facts:
                 return None
+        numbers: list[Any] = []
+        if self.numbers or self.number_conditions:
+            found = self._numbers_of(leaves)
+            if found is None:
+                return None
+            numbers = found
         if self.in_order:
             flat = [leaves[i] for i in self.only_leaves]
         else:
             flat = [
-                leaves[i] if kind == "leaf" else live[i] if kind == "live" else self.fixed[i][1]
+                leaves[i] if kind == "leaf" else live[i] if kind == "live"
+                else numbers[i] if kind == "number" else self.fixed[i][1]
                 for kind, i in self.sources
-            ]
+            ]  # fmt: skip
         if self.written and self._overlap(flat):
             return None
         return flat
+
+    def _numbers_of(self, leaves: Sequence[Any]) -> list[Tensor] | None:
+        """Return the numbers that the graph takes; None if it does not hold for those of a call."""
+        if self.other_decision(leaves) is not None:
+            return None
+        try:
+            made = [number_tensor(make(leaves), usual, kind) for make, usual, kind in self.numbers]
+        except Exception:  # noqa: BLE001 - the function raises it itself
+            return None
+        tensors = [x for x in made if x is not None]
+        return tensors if len(tensors) == len(made) else None
+
+    def other_decision(self, leaves: Sequence[Any]) -> str | None:
+        """Return the line in which Python would decide otherwise by a number; None without one."""
+        for make, decided, line in self.number_conditions:
+            try:
+                if make(leaves) is decided:
+                    continue
+            except Exception:  # noqa: BLE001, S110 - the function raises it itself
+                pass
+            return line or "an unknown line"
+        return None
 
     def _overlap(self, flat: Sequence[Tensor]) -> bool:
         """Tell whether something that is written lies in the memory of another input."""

@@ -45,6 +45,7 @@ from tensorplay.ops.node import OTHER, TENSOR, TENSOR_LIST, bare_spec
 from tensorplay.ops.operator import OPERATORS
 
 if TYPE_CHECKING:
+    from tensorplay.compiler.numbers import Numbers
     from tensorplay.graph.node import Node
     from tensorplay.ops.primitive import Primitive
 
@@ -120,6 +121,7 @@ class Recorder:
         self.paused = False
         self.repeats = True  # whether a run that failed may be repeated: no declared effects
         self.draws: list[random.Generator] = []  # what random numbers come from
+        self.numbers: Numbers | None = None  # of arguments that are new in each call
 
     # --- refusals ---------------------------------------------------------------------------
 
@@ -219,6 +221,8 @@ class Recorder:
 
     def call(self, primitive: Primitive, values: list[Any]) -> Any:
         """Answer for an operator on checked arguments."""
+        if self.numbers is not None and not self.paused:
+            primitive, values = self.numbers.as_tensors(primitive, values)
         if self.paused or not self._concerns(values):
             # Tensors that the function made itself, of nothing that changes: computed once.
             return self._plainly(primitive, values)
@@ -444,6 +448,8 @@ class Recorder:
 
     def write(self, primitive: Primitive, values: list[Any]) -> Tensor:
         """Answer for the in-place form of an operator on checked arguments."""
+        if self.numbers is not None and not self.paused:
+            primitive, values = self.numbers.as_tensors(primitive, values)
         if self.paused or not self._concerns(values):
             outer, watching.recorder = watching.recorder, None
             try:
@@ -619,6 +625,8 @@ class Recorder:
 
     def create(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Leave a node for a function that makes a tensor of its arguments."""
+        if self.numbers is not None:
+            self.numbers.refuse_in((args, kwargs))
         device = kwargs.get("device")
         if device is not None and str(device) != "cpu":
             raise self.refuse(f"makes a tensor on {device}")

@@ -256,7 +256,7 @@ def test_static_sizes_are_programs_each(recording) -> None:
 
 
 def test_beyond_the_limit_calls_run_eagerly_with_one_warning() -> None:
-    f = tp.compile(lambda x, n: x * n, backend="interpreter")
+    f = tp.compile(lambda x, n: x * int(n), backend="interpreter")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for n in range(20):
@@ -361,7 +361,7 @@ def test_at_the_limit_an_object_with_new_numbers_is_named_with_what_to_pass(monk
 
 
 def test_a_number_that_grows_makes_one_event_at_the_limit() -> None:
-    f = tp.compile(lambda x, n: x * n, backend="interpreter")
+    f = tp.compile(lambda x, n: x * int(n), backend="interpreter")
     with pytest.warns(RuntimeWarning):
         got = [f(tp.ones(1), n).item() for n in range(60)]
     assert got == [*range(60)]
