@@ -221,6 +221,19 @@ def test_a_number_that_changed_by_itself_is_another_program(recording) -> None:
     assert half.report().programs == 2
 
 
+def test_constants_of_one_size_are_told_apart_by_their_shape(backend) -> None:
+    def function(x):
+        y = x * 1
+        y.t().mul_(0.5)  # whose gradient takes a mask of the part that was written
+        return y + x
+
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    for shape in ((4, 3), (3, 4), (2, 6), (6, 2)):
+        x = tp.randn(*shape).requires_grad_()
+        f(x).sum().backward()
+        np.testing.assert_array_equal(x.grad.numpy(), np.full(shape, 1.5, np.float32))
+
+
 def test_sizes_as_arguments_of_steps_are_one_program(backend) -> None:
     def function(x):
         return (x.reshape(x.shape[0], -1).softmax(dim=-1).sum() / x.shape[0]) * 2
