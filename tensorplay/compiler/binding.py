@@ -8,11 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from tensorplay._draws import noted_draws
+from tensorplay._dtype import dtype
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
 from tensorplay.compiler.capture import Captured, Output
 from tensorplay.compiler.derivative import CompiledNode
 from tensorplay.compiler.guards import guard_function
+from tensorplay.compiler.numbers import Make, number_tensor
 from tensorplay.compiler.program import Program
 from tensorplay.compiler.watch import Guard
 from tensorplay.func.trees import flatten, unflatten
@@ -39,10 +41,17 @@ class Binding:
         self.live: list[Guard] = []
         self.fixed: list[tuple[int, Tensor]] = []
         self.sources: list[tuple[str, int]] = []  # of each input of the graph
+        numbers = captured.recorder.numbers
+        self.numbers: list[tuple[Make, type, dtype]] = []
+        self.number_conditions = [] if numbers is None else numbers.conditions
         for x in captured.inputs:
             position = leaf_numbers.get(id(x.tensor))
             if position is not None:
                 self.sources.append(("leaf", position))
+                continue
+            if numbers is not None and (number := numbers.inputs.get(id(x.tensor))) is not None:
+                self.sources.append(("number", len(self.numbers)))
+                self.numbers.append(number)
                 continue
             guard = captured.watch.tensors[id(x.tensor)][1]
             if guard is not None:
@@ -99,16 +108,45 @@ class Binding:
         for t, facts in self.facts:
             if _facts(t) != facts:
                 return None
+        numbers: list[Any] = []
+        if self.numbers or self.number_conditions:
+            found = self._numbers_of(leaves)
+            if found is None:
+                return None
+            numbers = found
         if self.in_order:
             flat = [leaves[i] for i in self.only_leaves]
         else:
             flat = [
-                leaves[i] if kind == "leaf" else live[i] if kind == "live" else self.fixed[i][1]
+                leaves[i] if kind == "leaf" else live[i] if kind == "live"
+                else numbers[i] if kind == "number" else self.fixed[i][1]
                 for kind, i in self.sources
-            ]
+            ]  # fmt: skip
         if self.written and self._overlap(flat):
             return None
         return flat
+
+    def _numbers_of(self, leaves: Sequence[Any]) -> list[Tensor] | None:
+        """Return the numbers that the graph takes; None if it does not hold for those of a call."""
+        if self.other_decision(leaves) is not None:
+            return None
+        try:
+            made = [number_tensor(make(leaves), usual, kind) for make, usual, kind in self.numbers]
+        except Exception:  # noqa: BLE001 - the function raises it itself
+            return None
+        tensors = [x for x in made if x is not None]
+        return tensors if len(tensors) == len(made) else None
+
+    def other_decision(self, leaves: Sequence[Any]) -> str | None:
+        """Return the line in which Python would decide otherwise by a number; None without one."""
+        for make, decided, line in self.number_conditions:
+            try:
+                if make(leaves) is decided:
+                    continue
+            except Exception:  # noqa: BLE001, S110 - the function raises it itself
+                pass
+            return line or "an unknown line"
+        return None
 
     def _overlap(self, flat: Sequence[Tensor]) -> bool:
         """Tell whether something that is written lies in the memory of another input."""
@@ -197,10 +235,11 @@ class Binding:
             with grad_mode.set_grad_enabled(recorded and recording):
                 flat[position].copy_(results[root])
         found: list[Any] = []
+        views: dict[Any, Any] = {}
         for x in self.outputs:
             found.append(
                 found[x.index] if x.kind == "result"
-                else self._output(x, flat, results, recording=recording)
+                else self._output(x, flat, results, views, recording=recording)
             )  # fmt: skip
         return unflatten(self.structure, found)
 
@@ -209,9 +248,11 @@ class Binding:
         output: Output,
         flat: list[Tensor],
         results: tuple[Any, ...],
+        views: dict[Any, Any],
         *,
         recording: bool,
     ) -> Any:
+        """Return one result of the function; `views` are those that were made for earlier ones."""
         if output.kind == "constant":
             return output.value
         tensor: Tensor = flat[output.index] if output.kind == "input" else results[output.index]
@@ -220,10 +261,20 @@ class Binding:
         ):
             tensor = tensor.detach()
         if output.steps:
+            # One call of the function, which has one tuple `rest`, is one call here: its parts have
+            # one node, and what several results are seen through is there once.
+            place: Any = (output.kind, output.index, output.detached, output.another)
             with grad_mode.set_grad_enabled(recording):
-                for primitive, rest, number in output.steps:
-                    out = primitive.apply((tensor, *rest))
+                for step, (primitive, rest, number) in enumerate(output.steps, 1):
+                    place = (place, id(rest))
+                    last = step == len(output.steps)
+                    # A result of its own, where the function made another tensor of the same view.
+                    out = None if last and (place, number) in views else views.get(place)
+                    if out is None:
+                        out = views[place] = primitive.apply((tensor, *rest))
                     tensor = out if number is None else out[number]
+                    place = (place, number)
+            views[place] = tensor
         return tensor
 
 

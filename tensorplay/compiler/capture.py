@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -21,6 +22,7 @@ from tensorplay.autograd.graph import AccumulateGrad, Node as HistoryNode, edge_
 from tensorplay.autograd.inplace import CopySlices
 from tensorplay.autograd.saved_tensors import SavedTensor
 from tensorplay.compiler.guards import first_broken, undo
+from tensorplay.compiler.numbers import Numbers, TracedNumber
 from tensorplay.compiler.recorder import Input, Recorder
 from tensorplay.compiler.traced import Step, TracedArray, traced
 from tensorplay.compiler.values import meta_of
@@ -159,6 +161,7 @@ def capture(
     names: Sequence[str],
     *,
     held: Sequence[Any] = (),
+    any_numbers: Collection[int] = (),
 ) -> Captured:
     """Run `function` once on stand-ins for its tensors.
 
@@ -172,6 +175,8 @@ def capture(
         What the leaves are called.
     held
         Objects of the function whose attributes it may read, such as its module.
+    any_numbers
+        Which leaves are numbers whose values the graph shall not depend on.
 
     Raises
     ------
@@ -183,9 +188,13 @@ def capture(
     recorder = Recorder()
     watch = Watch(recorder.refuse)
     recorder.known, recorder.is_outside = watch.knows, watch.is_outside
+    if any_numbers:
+        recorder.numbers = Numbers(recorder)
     given: list[Any] = []
-    for leaf, name in zip(leaves, names, strict=True):
-        if isinstance(leaf, Tensor):
+    for position, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
+        if recorder.numbers is not None and position in any_numbers:
+            given.append(TracedNumber(recorder.numbers, leaf, operator.itemgetter(position)))
+        elif isinstance(leaf, Tensor):
             given.append(recorder.add_input(leaf, name))
         else:
             given.append(leaf)
@@ -246,6 +255,8 @@ def _run(
                 raise recorder.refuse(f"gives {x.name} a tangent")
             if x.stand_in._hooks is not None:
                 raise recorder.refuse("registers a hook on a tensor from outside")
+        if recorder.numbers is not None:
+            _check_numbers(recorder, watch, result)
         found = _results(recorder, watch, leaves, given, args, kwargs, structure, result)
         if mode:
             _differentiate(recorder, found)
@@ -259,6 +270,18 @@ def _run(
     if changed is not None:
         raise recorder.refuse(f"changes what it reads ({changed})")
     return found
+
+
+def _check_numbers(recorder: Recorder, watch: Watch, result: Any) -> None:
+    """Refuse what would hold a number of this call, or took it for an object of another type."""
+    numbers = recorder.numbers
+    if numbers is None:
+        return
+    numbers.refuse_in(flatten(result, known=True)[0])
+    for node in recorder.graph.nodes:
+        numbers.refuse_in((node.args, node.kwargs))
+    if any(g.kind == "missing" and g.key == "type" for g in watch.guards.values()):
+        raise numbers.refuse("may ask for the type() of")
 
 
 def _place_of(function: Any) -> str | None:

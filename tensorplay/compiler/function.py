@@ -10,7 +10,7 @@ import time
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,8 +24,11 @@ from tensorplay.compiler.keys import (
     change,
     key_of,
     leaves_of,
+    like_any_numbers,
+    numbers_of,
     objects_in,
     these,
+    with_any_numbers,
     without_numbers,
     without_objects,
     without_sizes,
@@ -50,6 +53,8 @@ disabled: Final = _Disabled()
 MOST_FAILURES: Final = 8
 #: Arguments that are objects of which each came once only, before further ones are not captured.
 MOST_OBJECTS: Final = 64
+#: Numbers with programs of their own before one for any number is tried.
+MOST_NUMBERS: Final = 2
 #: Captures of one kind of calls in which the function raised, or that were beyond the limit, before
 #: others are not tried.
 MOST_TRIES: Final = 3
@@ -114,6 +119,10 @@ class CompiledFunction:
         self._past_hits = 0  # of bindings that were let go
         self._objects: dict[int, Any] = {}  # arguments that are told apart by identity
         self._by_objects: dict[Any, list[Any]] = {}  # keys that differ in these
+        # By kind of call: the numbers that came first, and which leaves may be any number; None
+        # where the function looks at them.
+        self._by_numbers: dict[Any, list[dict[int, Any]]] = {}
+        self._any_numbers: dict[Any, set[int] | None] = {}
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -139,6 +148,8 @@ class CompiledFunction:
         if key is None:
             return self._eagerly("an argument is no plain tensor", args, kwargs)
         found = self._bindings.get(key)
+        if found is None and self._any_numbers:
+            found = self._bindings.get(self._key_for_any(key))
         if found is not None:
             for binding in found:
                 flat = binding.tensors(leaves)
@@ -202,10 +213,11 @@ class CompiledFunction:
                 self._trim()
             if reason is None:
                 reason = self._has_new_objects(key, leaves)
+            binding = None
             if reason is None:
+                binding, reason = self._for_any_numbers(key, leaves, structure)
+            if binding is None and reason is None:
                 binding, reason = self._make(key, leaves, structure)
-            else:
-                binding = None
         if binding is None:
             return self._eagerly(str(reason), args, kwargs)
         flat = binding.tensors(leaves)
@@ -276,34 +288,53 @@ class CompiledFunction:
         name, x = next((one for one in found if id(one[1]) not in self._objects), found[0])
         return f"{name}, of type {type(x).__name__}"
 
-    def _make(
+    def _key_for_any(self, key: Any) -> Any:
+        """Return the key of calls with any number in place of some, where a program serves them."""
+        numbers = self._any_numbers.get(like_any_numbers(key))
+        return with_any_numbers(key, numbers) if numbers else key
+
+    def _for_any_numbers(
         self, key: Any, leaves: Sequence[Any], structure: Any
     ) -> tuple[Binding | None, str | None]:
+        """Capture for any numbers in place of those that were others in two calls before."""
+        here = like_any_numbers(key)
+        kind = without_sizes(here)
+        numbers = self._any_numbers.get(kind, set())
+        if numbers is None or self._options.dynamic is False:
+            return None, None
+        if len(self._any_numbers) + len(self._by_numbers) > config.most_shapes:
+            self._by_numbers.clear()
+            self._any_numbers.clear()
+        values = numbers_of(key)
+        known = self._by_numbers.setdefault(kind, [])
+        if len(known) < MOST_NUMBERS:
+            if values not in known:
+                known.append(values)
+            return None, None
+        numbers = numbers | {i for i, x in values.items() if any(k[i] != x for k in known)}
+        if not numbers:
+            return None, None
+        binding, reason = self._make(with_any_numbers(key, numbers), leaves, structure, numbers)
+        if binding is not None:
+            self._any_numbers[kind] = self._any_numbers[here] = numbers
+        elif reason is None and kind not in self._any_numbers:
+            self._any_numbers[kind] = None
+        return binding, reason
+
+    def _make(
+        self, key: Any, leaves: Sequence[Any], structure: Any, any_numbers: Collection[int] = ()
+    ) -> tuple[Binding | None, str | None]:
+        """Capture a call; nothing and no reason where that does not do for any numbers."""
         begin = time.perf_counter()
+        names = self._leaf_names(leaves)
         try:
             captured = capture(
-                self._function, leaves, structure, self._leaf_names(leaves), held=self._held
+                self._function, leaves, structure, names, held=self._held, any_numbers=any_numbers
             )
-        except AliasError as error:
-            return None, self._give_up(these(key, leaves), str(error), error)
-        except GraphCaptureError as error:
-            return None, self._give_up(key, str(error), error)
-        except Exception as error:
-            # The function itself may raise this: then it does so again.
-            line = line_of_error(error)
-            where = "" if line is None else f" (at {line})"
-            reason = f"the capture failed: {type(error).__name__}: {error}{where}"
-            if self._options.strict_native:
-                raise
-            raised = self._tried(key)
-            alike = self._tried(("raised", without_numbers(key)))
-            if alike >= MOST_FAILURES and not self._options.fullgraph:
-                # Numbers are new in each call, and none of the last ones was captured.
-                return None, self._give_up(without_numbers(key), reason, None)
-            lacking = isinstance(error, NotImplementedError)
-            if raised < MOST_TRIES and not lacking and not self._options.fullgraph:
-                return None, reason  # perhaps for the values of this call only
-            return None, self._give_up(key, reason, None)
+        except Exception as error:  # noqa: BLE001 - raised again, or the function does it
+            if any_numbers:
+                return None, None
+            return None, self._not_captured(key, leaves, error)
         shape = signature(captured)
         families = self._families.setdefault(shape.structure, [])
         origin = Origin(
@@ -348,6 +379,31 @@ class CompiledFunction:
         self._bindings.setdefault(key, []).insert(0, binding)
         self._tries.pop(("raised", without_numbers(key)), None)
         return binding, None
+
+    def _not_captured(self, key: Any, leaves: Sequence[Any], error: Exception) -> str:
+        """Return why calls like one whose capture raised run eagerly, or this one alone."""
+        if isinstance(error, AliasError):
+            return self._give_up(these(key, leaves), str(error), error)
+        if isinstance(error, GraphCaptureError):
+            return self._give_up(key, str(error), error)
+        # The function itself may raise this: then it does so again.
+        line = line_of_error(error)
+        where = "" if line is None else f" (at {line})"
+        reason = f"the capture failed: {type(error).__name__}: {error}{where}"
+        if self._options.strict_native:
+            raise error
+        kind = without_sizes(like_any_numbers(key))
+        if self._any_numbers.get(kind, ()) is None and self._tried(("any", kind)) < MOST_TRIES:
+            del self._any_numbers[kind]  # nor was this number captured: it says nothing of others
+        raised = self._tried(key)
+        alike = self._tried(("raised", without_numbers(key)))
+        if alike >= MOST_FAILURES and not self._options.fullgraph:
+            # Numbers are new in each call, and none of the last ones was captured.
+            return self._give_up(without_numbers(key), reason, None)
+        lacking = isinstance(error, NotImplementedError)
+        if raised < MOST_TRIES and not lacking and not self._options.fullgraph:
+            return reason  # perhaps for the values of this call only
+        return self._give_up(key, reason, None)
 
     def _tried(self, kind: Any) -> int:
         """Count a capture that led to nothing; return how many there were of the kind."""
@@ -465,6 +521,9 @@ class CompiledFunction:
             if known[0].conditions:
                 construct, line = known[0].condition_texts[0]
                 return f"{construct}() of a value at {line} gave another answer"
+            line = known[0].other_decision(leaves)
+            if line is not None:
+                return f"a number decided otherwise at {line}"
             return "a tensor that it reads changed its shape or type"
         names = ["grad mode", "inference mode", "default dtype", *self._leaf_names(leaves)]
         best: list[str] | None = None

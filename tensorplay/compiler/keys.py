@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import numpy as np
 from tensorplay import _dtype
 from tensorplay._tensor import Tensor
 from tensorplay.autograd import grad_mode
+from tensorplay.compiler.numbers import ANY_NUMBER
 from tensorplay.compiler.watch import CONSTANTS
 from tensorplay.func.trees import flatten
 from tensorplay.ops.dispatch import is_override
@@ -20,8 +21,11 @@ __all__ = [
     "change",
     "key_of",
     "leaves_of",
+    "like_any_numbers",
+    "numbers_of",
     "objects_in",
     "these",
+    "with_any_numbers",
     "without_numbers",
     "without_objects",
     "without_sizes",
@@ -30,6 +34,8 @@ __all__ = [
 #: Letters of a value in a reason.
 MOST_LETTERS: Final = 60
 
+#: Parts of a key before those of the leaves: modes, and the default type.
+BEFORE_LEAVES: Final = 3
 _NONE: Final = object()
 _SIMPLE: Final = frozenset({int, bool, str, type(None)})
 _MAPPINGS: Final = frozenset({dict, OrderedDict, defaultdict, MappingProxyType})
@@ -127,6 +133,29 @@ def without_numbers(key: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([
         (part[0],) if _is_number(part) else part for part in without_objects(key)
     ])  # fmt: skip
+
+
+def numbers_of(key: tuple[Any, ...]) -> dict[int, Any]:
+    """Return the ints and floats of a call, by their leaf."""
+    return {i - BEFORE_LEAVES: part[1] for i, part in enumerate(key) if _may_be_any(part)}
+
+
+def like_any_numbers(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what distinguishes a call from others apart from the ints and floats that it has."""
+    return tuple([(part[0],) if _may_be_any(part) else part for part in key])
+
+
+def _may_be_any(part: Any) -> bool:
+    return part.__class__ is tuple and len(part) == 2 and (part[0] is float or part[0] is int)
+
+
+def with_any_numbers(key: tuple[Any, ...], leaves: Collection[int]) -> tuple[Any, ...]:
+    """Return what distinguishes a call from others apart from the numbers that some leaves are."""
+    parts = list(key)
+    for leaf in leaves:
+        place = leaf + BEFORE_LEAVES
+        parts[place] = (parts[place][0], ANY_NUMBER)
+    return tuple(parts)
 
 
 def _is_number(part: Any) -> bool:

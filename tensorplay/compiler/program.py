@@ -525,8 +525,9 @@ def signature(captured: Captured) -> Signature:
         if node.op == "get_attr":
             held = constants[node.target]
             array = held._array
-            small = array.nbytes <= 4096
-            target = (array.shape, array.tobytes()) if small else _Identity(held)
+            # A program holds its constants: they are the same in all that it serves, sizes too.
+            here = (array.shape, array.strides, array.tobytes())
+            target = here if array.nbytes <= 4096 else _Identity(held)
         elif node.op == "placeholder":
             target = None
         else:

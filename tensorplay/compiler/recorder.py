@@ -26,6 +26,7 @@ from tensorplay.compiler.histories import Histories
 from tensorplay.compiler.layouts import laid_out
 from tensorplay.compiler.sources import is_library, user_line
 from tensorplay.compiler.traced import Step, TracedArray, traced
+from tensorplay.compiler.unwatched import Unwatched
 from tensorplay.compiler.values import (
     fake_of,
     is_dual,
@@ -47,6 +48,7 @@ from tensorplay.ops.node import OTHER, TENSOR, TENSOR_LIST, bare_spec
 from tensorplay.ops.operator import OPERATORS
 
 if TYPE_CHECKING:
+    from tensorplay.compiler.numbers import Numbers
     from tensorplay.graph.node import Node
     from tensorplay.ops.primitive import Primitive
 
@@ -125,6 +127,7 @@ class Recorder:
         self.histories = Histories()
         self._has_history = False  # of some input
         self._is_inside = False  # of an operator that is recorded as others
+        self.numbers: Numbers | None = None  # of arguments that are new in each call
 
     # --- refusals ---------------------------------------------------------------------------
 
@@ -140,9 +143,9 @@ class Recorder:
             self.problem = error
         return error
 
-    def unwatched(self) -> _Unwatched:
+    def unwatched(self) -> Unwatched:
         """Return a context in which nobody looks at what the code reads."""
-        return _Unwatched()
+        return Unwatched()
 
     # --- inputs and constants ---------------------------------------------------------------
 
@@ -225,6 +228,8 @@ class Recorder:
 
     def call(self, primitive: Primitive, values: list[Any]) -> Any:
         """Answer for an operator on checked arguments."""
+        if self.numbers is not None and not self.paused:
+            primitive, values = self.numbers.as_tensors(primitive, values)
         if self.paused or not self._concerns(values):
             # Tensors that the function made itself, of nothing that changes: computed once.
             return self._plainly(primitive, values)
@@ -313,6 +318,7 @@ class Recorder:
         for i in primitive.generators:
             self._draw(values[i])
         nodes = self._parts(node, specs) if many else [node]
+        rest = tuple(values[1:])  # one of each call, by which `Binding` tells calls apart
         outs = []
         for number, (spec, part) in enumerate(zip(specs, nodes, strict=True)):
             if primitive.view and spec.strides is not None:
@@ -322,7 +328,6 @@ class Recorder:
                     isinstance(base.memory.owner, Input) and base.memory.version == 0
                 ):
                     raise self.refuse("looks at the memory of a result by as_strided")
-                rest = tuple(values[1:])
                 step: Step = (primitive, rest, number if many else None)
                 array = TracedArray(self, spec, part, base.memory, (*base.steps, step))
                 out = traced(array, spec.dtype)
@@ -457,6 +462,8 @@ class Recorder:
 
     def write(self, primitive: Primitive, values: list[Any]) -> Tensor:
         """Answer for the in-place form of an operator on checked arguments."""
+        if self.numbers is not None and not self.paused:
+            primitive, values = self.numbers.as_tensors(primitive, values)
         if self.paused or not self._concerns(values):
             outer, watching.recorder = watching.recorder, None
             try:
@@ -634,6 +641,8 @@ class Recorder:
 
     def create(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Leave a node for a function that makes a tensor of its arguments."""
+        if self.numbers is not None:
+            self.numbers.refuse_in((args, kwargs))
         device = kwargs.get("device")
         if device is not None and str(device) != "cpu":
             raise self.refuse(f"makes a tensor on {device}")
@@ -681,21 +690,6 @@ class Recorder:
             return value
 
         return tuple(number(v) for v in args), {k: number(v) for k, v in kwargs.items()}
-
-
-class _Unwatched:
-    """Ends `sys.settrace` for a block."""
-
-    __slots__ = ("_trace",)
-
-    def __enter__(self) -> None:
-        self._trace = sys.gettrace()
-        if self._trace is not None:
-            sys.settrace(None)
-
-    def __exit__(self, *_: object) -> None:
-        if self._trace is not None:
-            sys.settrace(self._trace)
 
 
 _QUESTIONS: Final = frozenset(

@@ -506,6 +506,7 @@ def _of_arguments(  # noqa: C901 - of what it returns
                 (usual := rest == defaults)
                 and reduce is not None
                 and array.size <= MOST_OF_A_SMALL_SUM
+                and (array.ndim < 2 or array.flags.c_contiguous)
             ):
                 result = quietly(reduce, array, None)
             else:

@@ -268,9 +268,14 @@ def _few(x: Any, dim: Any, keepdim: Any, requested: Any) -> Any:
     """Return the dimension to add over in a small call, None for all; False for other calls."""
     if requested is not None or (keepdim is not False and keepdim is not True):
         return False
+    if x.size > MOST_OF_A_SMALL_SUM:
+        return None if dim is None and x.flags.forc else False
+    # What a short way left spreads gradients row by row; others take the layout of what they meet.
+    if x.ndim > 1 and not x.flags.c_contiguous:
+        return False
     if dim is None:
-        return None if x.size <= MOST_OF_A_SMALL_SUM or x.flags.forc else False
-    if x.size > MOST_OF_A_SMALL_SUM or x.ndim == 0:
+        return None
+    if x.ndim == 0:
         return False
     if dim.__class__ is tuple and len(dim) == 1:
         dim = dim[0]

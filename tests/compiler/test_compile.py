@@ -221,6 +221,19 @@ def test_a_number_that_changed_by_itself_is_another_program(recording) -> None:
     assert half.report().programs == 2
 
 
+def test_constants_of_one_size_are_told_apart_by_their_shape(backend) -> None:
+    def function(x):
+        y = x * 1
+        y.t().mul_(0.5)  # whose gradient takes a mask of the part that was written
+        return y + x
+
+    f = tp.compile(function, backend=backend, fullgraph=True)
+    for shape in ((4, 3), (3, 4), (2, 6), (6, 2)):
+        x = tp.randn(*shape).requires_grad_()
+        f(x).sum().backward()
+        np.testing.assert_array_equal(x.grad.numpy(), np.full(shape, 1.5, np.float32))
+
+
 def test_sizes_as_arguments_of_steps_are_one_program(backend) -> None:
     def function(x):
         return (x.reshape(x.shape[0], -1).softmax(dim=-1).sum() / x.shape[0]) * 2
@@ -256,7 +269,7 @@ def test_static_sizes_are_programs_each(recording) -> None:
 
 
 def test_beyond_the_limit_calls_run_eagerly_with_one_warning() -> None:
-    f = tp.compile(lambda x, n: x * n, backend="interpreter")
+    f = tp.compile(lambda x, n: x * int(n), backend="interpreter")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for n in range(20):
@@ -361,7 +374,7 @@ def test_at_the_limit_an_object_with_new_numbers_is_named_with_what_to_pass(monk
 
 
 def test_a_number_that_grows_makes_one_event_at_the_limit() -> None:
-    f = tp.compile(lambda x, n: x * n, backend="interpreter")
+    f = tp.compile(lambda x, n: x * int(n), backend="interpreter")
     with pytest.warns(RuntimeWarning):
         got = [f(tp.ones(1), n).item() for n in range(60)]
     assert got == [*range(60)]

@@ -12,18 +12,22 @@ from tensorplay.graph import GraphCaptureError
 from tests.ops.sampling import Case, cases, replace, tensors_of
 
 RANDOM = {"_dropout_mask", "_standard_normal", "_uniform", "dropout", "bernoulli", "multinomial"}
+
+
+def permuted(a: Any) -> tp.Tensor:
+    order = (*range(1, a.ndim), 0)[-a.ndim :]
+    return tp.from_numpy(np.ascontiguousarray(a.transpose(order)).transpose(np.argsort(order)))
+
+
 LAYOUTS = {
     "plain": lambda a: tp.from_numpy(a.copy()),
     "turned": lambda a: tp.from_numpy(np.array(a, order="F")),
+    "permuted": lambda a: permuted(a) if a.ndim else tp.from_numpy(a.copy()),
     "sliced": lambda a: tp.from_numpy(np.repeat(a, 2, axis=-1))[..., ::2]
     if a.ndim else tp.from_numpy(a.copy()),
     "repeated": lambda a: tp.from_numpy(a[:1].copy()).expand(a.shape)
     if a.ndim and len(a) else tp.from_numpy(a.copy()),
 }  # fmt: skip
-#: Eager sums of few elements hand on gradients that lie row by row, of many a single number.
-SUMS = {"l1_loss", "mse_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits"}
-#: Several views of an argument are made again one by one, each with a gradient of its own.
-SEVERAL_VIEWS = {"chunk", "split", "split_with_sizes"}
 
 
 def strides(tensors: Any) -> list[Any]:
@@ -59,9 +63,8 @@ def described(case: Case, function: Any, layout: Any, turned: bool) -> list[Any]
 @pytest.mark.slow
 @pytest.mark.parametrize("turned", [False, True], ids=["row-major", "column-major"])
 def test_results_and_gradients_of_operators_lie_as_eager_ones(turned: bool) -> None:
-    skipped = SUMS | (SEVERAL_VIEWS if turned else set())
     compared, wrong = 0, []
-    for parameter in cases(where=lambda o: o.name not in RANDOM | skipped):
+    for parameter in cases(where=lambda o: o.name not in RANDOM):
         case = parameter.values[0]
         function = case.operator.function
         f = tp.compile(
@@ -131,3 +134,31 @@ def test_gradients_lie_the_same_whoever_holds_them() -> None:
     (g,) = tp.autograd.grad((x.permute(2, 0, 1) * 1).sum(), [x], create_graph=True)
     assert found[0] == found[1] == (3, 1, 6)
     assert g.stride() in {(3, 1, 6), (12, 4, 1)}
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("sides", [(3, 2), (50, 40)], ids=["few", "many"])
+def test_gradients_of_a_loss_lie_as_its_input_whatever_its_size(sides, reduction, backend) -> None:
+    function = tp.nn.functional.mse_loss
+    for g in (function, tp.compile(function, backend=backend, fullgraph=True)):
+        x = tp.randn(*reversed(sides)).t().detach().requires_grad_()
+        g(x, tp.zeros(*reversed(sides)).t(), reduction=reduction).backward()
+        assert x.grad.stride() == x.stride()
+
+
+def test_parts_of_one_view_have_one_node(backend) -> None:
+    def parts(x: tp.Tensor) -> tuple[tp.Tensor, ...]:
+        one, two = x.split([1, 3])
+        turned = x.t()
+        return one, two, turned, turned.detach(), turned[0], turned[0]
+
+    x = tp.randn(4, 3).requires_grad_()
+    compared = []
+    for f in (parts, tp.compile(parts, backend=backend, fullgraph=True)):
+        found = f(x)
+        assert len({id(t) for t in found}) == len(found)
+        assert found[0].grad_fn is found[1].grad_fn
+        assert found[4].grad_fn is not found[5].grad_fn
+        ups = [tp.from_numpy(np.asfortranarray(np.ones(t.shape, np.float32))) for t in found[:2]]
+        compared.append(tp.autograd.grad(found[:2], [x], ups)[0].stride())
+    assert compared == [(1, 4), (1, 4)]

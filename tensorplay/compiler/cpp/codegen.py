@@ -74,7 +74,7 @@ def translation_unit(kernels: tuple[Kernel, ...]) -> str:
         (
             f"#define WIDEST {kernels[0].widest}",
             '#include "vector.h"',
-            '#include "vector_math.h"',
+            *(('#include "vector_math.h"',) if kernels[0].widest >= 4 else ()),
             "using namespace tp;",
             'extern "C" const int64_t lanes = LANES;',
             *(f"\n{kernel.source}" for kernel in kernels),
@@ -105,7 +105,7 @@ class _Writer:
         self.needed = _needed([value for value, _ in loop.outputs])
         values = [v for v in loop.values if v in self.needed]
         self.values = values
-        self.widest = max([4, *(v.type.size for v in values)])
+        self.widest = max(v.type.size for v in values)
         self.reductions = [v for v in values if v.is_reduction]
         stored = [v.level for v, o in loop.outputs if not o.per_row]
         self.last = max([*stored, *(v.args[0].level for v in self.reductions)], default=0)
@@ -211,7 +211,7 @@ class _Writer:
 
     def _kept_memory(self, value: Value) -> str:
         if value.type.is_bool:
-            return "int64_t" if self.widest == 8 else "int32_t"
+            return f"int{8 * self.widest}_t"
         return value.type.memory
 
     def _line(self, text: str, depth: int = 1) -> None:

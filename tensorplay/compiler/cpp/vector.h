@@ -47,8 +47,12 @@ typedef Vector<uint32_t>::type u32;
 typedef Vector<uint64_t>::type u64;
 #if WIDEST == 8
 typedef i64 mask;
-#else
+#elif WIDEST == 4
 typedef i32 mask;
+#elif WIDEST == 2
+typedef i16 mask;
+#else
+typedef i8 mask;
 #endif
 
 // The elements of a vector, and the integers as wide as they are.
@@ -115,8 +119,72 @@ INLINE V splat(typename Of<V>::element x) {
   return x - V{};  // also of -0, to which adding 0 would give +0
 }
 
+#if defined(__x86_64__) && !defined(__clang__) && VECTOR_BYTES >= 32 && WIDEST >= 4
+#define TP_PACKS_BYTES 1
+// Bytes in a register, and the lanes as 32-bit integers: g++ takes vectors of few bytes apart.
+typedef char bytes __attribute__((vector_size(16)));
+typedef int v4si __attribute__((vector_size(16)));
+#if LANES == 16
+typedef bytes byte_bits;
+#elif LANES == 8
+typedef uint64_t byte_bits;
+#else
+typedef uint32_t byte_bits;
+#endif
+template <class B>
+INLINE bytes packed(B v) {
+  byte_bits x;
+  __builtin_memcpy(&x, &v, sizeof x);
+#if LANES == 16
+  return x;
+#elif LANES == 8
+  typedef uint64_t parts __attribute__((vector_size(16)));
+  return reinterpret_cast<bytes>(parts{x, 0});
+#else
+  typedef uint32_t parts __attribute__((vector_size(16)));
+  return reinterpret_cast<bytes>(parts{x, 0, 0, 0});
+#endif
+}
+#if LANES == 16
+INLINE i32 widen(u8 v) { return __builtin_ia32_pmovzxbd512_mask(packed(v), i32{}, -1); }
+INLINE i32 widen(i8 v) { return __builtin_ia32_pmovsxbd512_mask(packed(v), i32{}, -1); }
+#elif LANES == 8
+INLINE i32 widen(u8 v) { return __builtin_ia32_pmovzxbd256(packed(v)); }
+INLINE i32 widen(i8 v) { return __builtin_ia32_pmovsxbd256(packed(v)); }
+#else
+INLINE i32 widen(u8 v) { return __builtin_ia32_pmovzxbd128(packed(v)); }
+INLINE i32 widen(i8 v) { return __builtin_ia32_pmovsxbd128(packed(v)); }
+#endif
+// The lowest byte of each lane.
+template <class B>
+INLINE B narrow(i32 v) {
+#if LANES == 16
+  return reinterpret_cast<B>(__builtin_ia32_pmovdb512_mask(v, bytes{}, -1));
+#else
+  v &= 255;
+  v4si half[sizeof v / 16];
+  __builtin_memcpy(half, &v, sizeof v);
+  auto words = __builtin_ia32_packusdw128(half[0], half[sizeof v / 16 - 1]);
+  bytes all = __builtin_ia32_packuswb128(words, words);
+  B result;
+  __builtin_memcpy(&result, &all, sizeof result);
+  return result;
+#endif
+}
+template <class V> struct IsByte { static constexpr bool value = false; };
+template <> struct IsByte<u8> { static constexpr bool value = true; };
+template <> struct IsByte<i8> { static constexpr bool value = true; };
+#endif
+
 template <class V, class W>
 INLINE V cast(W v) {
+#if TP_PACKS_BYTES
+  if constexpr (IsByte<W>::value && !IsByte<V>::value) {
+    return __builtin_convertvector(widen(v), V);
+  } else if constexpr (IsByte<V>::value && !IsByte<W>::value) {
+    return narrow<V>(__builtin_convertvector(v, i32));
+  }
+#endif
   return __builtin_convertvector(v, V);
 }
 
@@ -185,7 +253,7 @@ INLINE mask isfinite(V v) { return is(v - v == 0); }
 
 #if VECTOR_BYTES == 64 && WIDEST == 4
 #define TP_F32 512
-#elif VECTOR_BYTES == 64 || (VECTOR_BYTES == 32 && WIDEST == 4)
+#elif (VECTOR_BYTES == 64 && WIDEST == 8) || (VECTOR_BYTES == 32 && WIDEST == 4)
 #define TP_F32 256
 #endif
 #if VECTOR_BYTES == 64 && WIDEST == 8

@@ -127,6 +127,39 @@ def test_types_and_layouts(kind: Any) -> None:
     batch.check({tp.float32: 2e-6})
 
 
+@pytest.mark.parametrize("kind", [*INTEGERS, tp.float32, tp.float64], ids=repr)
+def test_types_beside_narrow_ones_at_all_lengths(kind: Any) -> None:
+    """Kernels whose widest type has 1, 2, 4 or 8 bytes, over whole vectors and parts of them."""
+
+    def steps(x: tp.Tensor, y: tp.Tensor) -> tuple[tp.Tensor, ...]:
+        more = x > y
+        chosen = tp.where(more, x, y)
+        whole = not kind.is_floating_point
+        return (
+            more & (x != y), more.logical_not() | (y <= x), chosen, x.to(tp.bool), y.to(tp.int64),
+            x.to(tp.float32), y.to(tp.int8) if whole else x, y.to(tp.uint8) if whole else x,
+            (more | (x == y)).any(), more.all(), more.sum(), chosen.amax(),
+        )  # fmt: skip
+
+    random = np.random.default_rng(7)
+
+    def numbers(d: Any, count: int) -> tp.Tensor:
+        if d.is_floating_point:
+            return tp.from_numpy((random.standard_normal(count) * 50).astype(d.numpy))
+        if d is tp.bool:
+            return tp.from_numpy(random.random(count) > 0.5)
+        ends = np.iinfo(d.numpy)
+        return tp.from_numpy(random.integers(ends.min, ends.max, count, d.numpy, endpoint=True))
+
+    for other in (kind, tp.int8, tp.uint8, tp.bool):
+        f = tp.compile(steps, backend="cpp", fullgraph=True)
+        for count in (1, 7, 31, 64, 129, 5000):
+            x, y = numbers(kind, count), numbers(other, count)
+            for ours, theirs in zip(f(x, y), steps(x, y), strict=True):
+                assert ours.dtype is theirs.dtype
+                np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
 @pytest.mark.parametrize("kind", [tp.float32, tp.float64], ids=repr)
 def test_layouts_of_rows(kind: Any) -> None:
     batch = Batch()
