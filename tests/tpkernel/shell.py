@@ -98,6 +98,19 @@ void slow(tp::In<T> x, tp::Out<T> out) {
 }
 """
 
+#: Variable that holds the number of the tests' process.
+TESTS_PID = "TPKERNEL_TEST_PID"
+
+# Whether a kernel runs in a worker: the tests' own process is to live, and loads the cells too.
+IN_WORKER = """\
+#include <cstdlib>
+#include <unistd.h>
+static bool in_worker() {
+  const char* tests = std::getenv("TPKERNEL_TEST_PID");
+  return tests && std::atoi(tests) != getpid();
+}
+"""
+
 
 @dataclass
 class Ran:

@@ -12,7 +12,13 @@ from tpkernel.checks.kept import Found, keep, kept_for, records_key
 from tpkernel.checks.suite import run_checks
 from tpkernel.report.facts import Finding, GradcheckFacts, OpcheckFacts, ValidationRow
 from tpkernel.report.report import Report
-from tpkernel.worker.findings import AT_EXIT, EARLIER_THREAD, LEAVES_PROCESSES, LOWERS_LIMITS
+from tpkernel.worker.findings import (
+    AT_EXIT,
+    EARLIER_DAMAGE,
+    EARLIER_THREAD,
+    LEAVES_PROCESSES,
+    LOWERS_LIMITS,
+)
 from tpkernel.worker.isolation import isolating_worker
 from tpkernel.worker.process import Worker, shared_worker
 
@@ -27,6 +33,7 @@ _TRIED_AGAIN = frozenset(
         "sanitizer",
         "non_deterministic",
         *AT_EXIT,
+        EARLIER_DAMAGE,
         EARLIER_THREAD,
         LEAVES_PROCESSES,
         LOWERS_LIMITS,

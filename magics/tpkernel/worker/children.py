@@ -8,29 +8,51 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-__all__ = ["VARIABLE", "children_of", "end", "has_ended", "threads_of"]
+__all__ = ["VARIABLE", "children_of", "end", "has_ended", "threads_of", "wait_ended"]
 
 #: Variable by which processes are known that a worker has started and that have left its group.
 VARIABLE = "TPKERNEL_WORKER"
 #: Threads whose children are counted.
 _LOOKED_AT = 64
+#: Seconds that the system may take to end what was killed.
+_KILLED_WITHIN = 10.0
+#: Stands for the status of a child that another part of the session has waited for.
+_LOST = 1 << 16
 #: Times that all processes are looked through: one may be starting another.
 _ROUNDS = 5
 
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the child is gone, without reaping it: its number stays its own."""
+    """Return whether the child is gone, without reaping it: its number stays its own.
+
+    A session that ignores SIGCHLD, or waits for any child, has reaped it: how it ended is lost.
+    """
     if process.returncode is not None:
         return True
     if not hasattr(os, "waitid"):
         return process.poll() is not None
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    try:
+        found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except ChildProcessError:
+        process.returncode = _LOST
+    return process.returncode is not None or found is not None
 
 
-def end(process: subprocess.Popen[bytes], token: str) -> int:
-    """End the child and what a kernel started in it; return the child's status.
+def wait_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of the child without reaping it; return whether it came in time."""
+    deadline = time.monotonic() + seconds
+    while not has_ended(process):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def end(process: subprocess.Popen[bytes], token: str) -> int | None:
+    """End the child and what a kernel started in it; return the child's status, None if unknown.
 
     Parameters
     ----------
@@ -39,18 +61,21 @@ def end(process: subprocess.Popen[bytes], token: str) -> int:
     token
         Its value of the variable :data:`VARIABLE`.
     """
-    if process.returncode is None:
-        ended = has_ended(process)
+    has_ended(process)
+    if process.returncode is None:  # else nobody knows whose its number is now
         if hasattr(os, "killpg"):
             # The group is the child's own (a session), and the child is not yet reaped.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-        elif not ended:
+        else:
             process.kill()
-        for _ in range(_ROUNDS):
-            if not _end_marked(f"{VARIABLE}={token}".encode(), process.pid):
-                break
-    return process.wait()
+    for _ in range(_ROUNDS):
+        if not _end_marked(f"{VARIABLE}={token}".encode(), process.pid):
+            break
+    if process.returncode is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a device, say
+            process.wait(_KILLED_WITHIN)
+    return None if process.returncode == _LOST else process.returncode
 
 
 def _end_marked(mark: bytes, child: int) -> int:

@@ -227,7 +227,10 @@ def _read(path: Path) -> LastCall | None:
     data = path.read_bytes()
     if not data or data[0] != _INSIDE:
         return None
-    cell, title, arguments = json.loads(data[1:].partition(b"\0")[0])
+    try:
+        cell, title, arguments = json.loads(data[1:].partition(b"\0")[0])
+    except ValueError:  # cut short, or not yet whole
+        return None
     how = place = ""
     faults = path.with_suffix(".fault")
     if faults.exists():

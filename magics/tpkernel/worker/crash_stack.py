@@ -1,7 +1,8 @@
 """The C++ stack of a kernel that crashed in the worker.
 
 A handler on a stack of its own writes the addresses of the frames to the error stream, says whether
-the thread was there before the request, and lets the signal end the process. The session names the
+the thread was there before the request and whether the process sent the signal to itself, and lets
+the signal end the process. The session names the
 frames that lie in the cell's library, by ``addr2line`` where that is installed: functions always,
 lines where the cell was built with ``-g``.
 """
@@ -21,16 +22,20 @@ from tpkernel.worker.session_guard import GUARD
 
 __all__ = [
     "MARK",
+    "RAISED",
     "THREAD",
     "crash_stack_library",
     "frames_of",
     "is_of",
     "named_frames",
+    "raised_in",
     "resolved",
     "thread_of",
 ]
 
 _HANDLER = r"""
+#include <algorithm>
+#include <atomic>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -38,6 +43,7 @@ _HANDLER = r"""
 #include <link.h>
 #endif
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -45,7 +51,12 @@ _HANDLER = r"""
 #include <unistd.h>
 
 namespace {
-constexpr int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS};
+// What ends a process by default: faults, and signals that somebody sends.
+constexpr int signals[] = {SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGABRT,   SIGSYS,
+                           SIGTRAP, SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,   SIGUSR1,
+                           SIGUSR2, SIGALRM, SIGPROF, SIGXCPU, SIGVTALRM, SIGIO};
+
+pid_t worker = 0;  // a copy of it by fork() has nothing to say on its error stream
 
 // The threads that were there before a kernel of this request ran.
 constexpr int most = 4096;
@@ -53,6 +64,7 @@ long earlier[most];
 int count_earlier = 0;
 
 void note_threads() {
+  worker = getpid();
   count_earlier = 0;
   DIR* folder = opendir("/proc/self/task");
   if (folder == nullptr) return;
@@ -63,12 +75,16 @@ void note_threads() {
   closedir(folder);
 }
 
-const char* thread_kind() {
+long own_thread() {
 #ifdef SYS_gettid
-  const long own = syscall(SYS_gettid);
+  return syscall(SYS_gettid);
 #else
-  const long own = 0;
+  return getpid();
 #endif
+}
+
+const char* thread_kind() {
+  const long own = own_thread();
   if (own == getpid()) return "main";
   for (int i = 0; i < count_earlier; ++i)
     if (earlier[i] == own) return "earlier";
@@ -90,7 +106,8 @@ long place_of(void* address, const char** file) {
 #endif
 }
 
-volatile sig_atomic_t came = 0;  // the signal whose stack is being written
+std::atomic<long> crashing{0};  // the thread whose stack is being written
+volatile sig_atomic_t came = 0;  // and the signal
 
 void admit(int signal) {
   sigset_t alone;
@@ -109,33 +126,64 @@ void admit(int signal) {
 
 void give_up(int) { end_by(came); }
 
-// A stack that a kernel has overwritten may have no end, or lead where nothing is.
+// A stack that a kernel has overwritten may have no end, or lead where nothing is; and what holds a
+// lock may have crashed, too.
 void limit_unwinding(int signal) {
-  if (came != 0) end_by(came);
+  long none = 0;
+  const long own = own_thread();
+  if (!crashing.compare_exchange_strong(none, own)) {
+    if (none == own) end_by(came);
+    for (;;) pause();  // another thread is about to end the process, and says why
+  }
   came = signal;
-  ::signal(SIGVTALRM, give_up);
-  admit(SIGVTALRM);
+  for (int limit : {SIGVTALRM, SIGALRM}) {
+    ::signal(limit, give_up);
+    admit(limit);
+  }
   itimerval time = {};
-  time.it_value.tv_usec = 300000;
+  time.it_value.tv_usec = 300000;  // of a processor's, which a busy machine may not give
   setitimer(ITIMER_VIRTUAL, &time, nullptr);
+  time.it_value = {3, 0};
+  setitimer(ITIMER_REAL, &time, nullptr);
 }
 
-void handle(int signal, siginfo_t*, void*) {
+void write_line(const char* form, ...) {
+  char line[4400];
+  va_list rest;
+  va_start(rest, form);
+  const int size = vsnprintf(line, sizeof line, form, rest);
+  va_end(rest);
+  if (write(2, line, std::min(static_cast<size_t>(size), sizeof line - 1)) < 0) end_by(came);
+}
+
+bool is_from_here(const siginfo_t& info) {
+  const int code = info.si_code;
+  bool sent = code == SI_USER || code == SI_QUEUE;
+#if defined(SI_TKILL)
+  sent = sent || code == SI_TKILL;
+#endif
+  return sent && info.si_pid == getpid();
+}
+
+void handle(int signal, siginfo_t* info, void* context) {
+  int raised = is_from_here(*info) ? signal : 0;
+#if defined(__linux__)
+  if (signal == SIGSYS && is_answered(*info, context, raised)) return;
+#else
+  (void)context;
+#endif
+  if (getpid() != worker) end_by(signal);
   limit_unwinding(signal);
-  char thread[40];
-  const int length = snprintf(thread, sizeof thread, "\n@thread %s", thread_kind());
-  if (write(2, thread, static_cast<size_t>(length)) < 0) abort();
+  write_line("\n@thread %s", thread_kind());
+  if (raised != 0) write_line("\n@raised %d", raised);
   void* frames[48];
   const int count = backtrace(frames, 48);
   for (int i = 0; i < count; ++i) {
     const char* file = nullptr;
     const long offset = place_of(frames[i], &file);
-    if (file == nullptr) continue;
-    char line[4400];
-    const int size = snprintf(line, sizeof line, "\n@frame %lx %s", offset, file);
-    if (write(2, line, static_cast<size_t>(size)) < 0) break;
+    if (file != nullptr) write_line("\n@frame %lx %s", offset, file);
   }
-  if (write(2, "\n", 1) < 0) abort();
+  write_line("\n");
   end_by(signal);
 }
 }  // namespace
@@ -153,12 +201,17 @@ int64_t install() {
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (int signal : signals) sigaction(signal, &action, nullptr);
+#if defined(SIGRTMIN)
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) sigaction(signal, &action, nullptr);
+#endif
   return 0;
 }
 """
 
-#: What lines of the handler begin with: a frame, and the thread that crashed.
-MARK, THREAD = "@frame ", "@thread "
+#: What lines of the handler begin with: a frame, the thread that crashed, and the signal that the
+#: process has sent to itself.
+MARK, THREAD, RAISED = "@frame ", "@thread ", "@raised "
+_FRAME = re.compile(rf"^{MARK}([0-9a-f]+) (.+)$", re.MULTILINE)
 _FRAMES = 12
 
 
@@ -170,7 +223,7 @@ def crash_stack_library() -> str | None:
     """
     text, exports = _HANDLER, ["install"]
     if sys.platform == "linux":
-        text, exports = text + ENDING + GUARD, [*exports, "mark", "leave", "guard_session"]
+        text, exports = GUARD + text + ENDING, [*exports, "mark", "leave", "guard_session"]
     try:
         built = cpp_jit.build_source("tpkernel_crash_stack", cpp_jit.Source(text), exports=exports)
     except (cpp_jit.BuildError, cpp_jit.MissingToolError, OSError):
@@ -192,18 +245,19 @@ def frames_of(said: str) -> list[tuple[str, str]]:
     said
         What the process wrote to its error stream.
     """
-    return [
-        (offset, file)
-        for line in said.splitlines()
-        if line.startswith(MARK)
-        for offset, _, file in (line.removeprefix(MARK).partition(" "),)
-    ]
+    return _FRAME.findall(said)
 
 
 def thread_of(said: str) -> str:
     """Return which thread crashed: main, earlier (than the request) or new; empty if unknown."""
-    lines = (n.removeprefix(THREAD) for n in said.splitlines() if n.startswith(THREAD))
-    return next(lines, "").strip()
+    found = re.search(rf"^{THREAD}(\w+)", said, re.MULTILINE)
+    return found[1] if found is not None else ""
+
+
+def raised_in(said: str) -> int | None:
+    """Return the signal that a process has sent to itself before it ended, or None."""
+    found = re.search(rf"^{RAISED}(\d{{1,2}})$", said, re.MULTILINE)
+    return int(found[1]) if found is not None else None
 
 
 def named_frames(said: str, library: str) -> list[str]:

@@ -19,7 +19,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ENDING", "END_LIMIT", "FINISHED", "LAST_WORDS", "may_act_at_exit", "try_end"]
+__all__ = [
+    "ENDING",
+    "END_LIMIT",
+    "FINISHED",
+    "LAST_WORDS",
+    "may_act_at_exit",
+    "try_end",
+    "wait_for_end",
+]
 
 #: Seconds that a process may take to end.
 END_LIMIT = 2.0
@@ -32,8 +40,9 @@ _PATIENCE = 4
 #: Bytes that are kept of what it writes: its start and, where it crashes, its end.
 _KEPT = 1 << 16
 
-#: C++ of the worker's own library: handlers run in turn, the newest first, so that one registered
-#: before a cell's library is loaded runs when all of that library's are done.
+#: C++ of the worker's own library, behind the handler of crashes. Functions for the end run in
+#: turn, the newest first, so that one registered before a cell's library is loaded runs when all of
+#: that library's are done.
 ENDING = r"""
 #include <link.h>
 #include <string.h>
@@ -90,6 +99,7 @@ int64_t mark() { return atexit(finish); }
 // An exception of a destructor ends the process here, and is not one of this function: so it is
 // `noexcept`, and does not let the compiler see a call that cannot throw.
 void leave(std::string name) noexcept {
+  note_threads();  // of this process, should it be a copy
   snprintf(ending, sizeof ending, "%s", name.c_str());
   leaving = true;
   void (*volatile end)(int) = exit;
@@ -180,9 +190,11 @@ def try_end(leave: Callable[[str], Any], library: str) -> tuple[int | None, str]
     asked = 0.0
     started = time.monotonic()
     deadline = started + END_LIMIT
+    readable = select.poll()  # not select(): a kernel may have left many descriptors open
+    readable.register(reader, select.POLLIN)
     while True:
         status = _status_of(copy)
-        while select.select([reader], [], [], 0 if status is not None else 0.01)[0]:
+        while readable.poll(0 if status is not None else 10):
             text = os.read(reader, _KEPT)
             if not text:
                 break
@@ -193,7 +205,7 @@ def try_end(leave: Callable[[str], Any], library: str) -> tuple[int | None, str]
         if status is not None:
             break
         now = time.monotonic()
-        if not asked and deadline < now < started + _PATIENCE * END_LIMIT and _is_starved(copy):
+        if not asked and now > deadline and _may_still_end(copy, started):
             continue
         if now > deadline:
             if asked:
@@ -213,12 +225,43 @@ def _status_of(copy: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def _is_starved(copy: int) -> bool:
-    """Return whether a process could go on and gets no processor."""
-    try:
-        text = Path(f"/proc/{copy}/stat").read_text("ascii", "replace")
-    except OSError:
+def wait_for_end(pid: int, has_ended: Callable[[], bool]) -> bool:
+    """Wait for a process that is about to end; return whether it came to it in time.
+
+    Parameters
+    ----------
+    pid
+        The process.
+    has_ended
+        Tells whether it has.
+    """
+    started = time.monotonic()
+    before = _processor_time(pid)
+    while not has_ended():
+        late = time.monotonic() > started + END_LIMIT
+        if late and not _may_still_end(pid, started, before):
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _may_still_end(pid: int, started: float, before: float = 0.0) -> bool:
+    """Return whether a process that is late could go on and gets no processor."""
+    if time.monotonic() > started + _PATIENCE * END_LIMIT:
         return False
-    fields = text.rpartition(")")[2].split()
-    used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return fields[0] == "R" and used < END_LIMIT / 2
+    return _state(pid)[:1] == ["R"] and _processor_time(pid) - before < END_LIMIT / 2
+
+
+def _processor_time(pid: int) -> float:
+    """Return how many seconds of a processor a process has had; 0 where nothing tells."""
+    times = _state(pid)[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK") if times else 0.0
+
+
+def _state(pid: int) -> list[str]:
+    """Return what the system says of a process, its state first; nothing where it does not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()

@@ -15,36 +15,39 @@ import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from tensorplay.library.modules.spec import CellSpec
 from tpkernel.building.sanitizers import sanitizer_report
 from tpkernel.errors import KernelCrash
 from tpkernel.report.report import Finding
 from tpkernel.worker.channel import Channel, ChannelError, ClosedError, channel_pair
-from tpkernel.worker.children import VARIABLE, children_of, end, has_ended, threads_of
-from tpkernel.worker.crash_stack import THREAD, crash_stack_library, frames_of, named_frames
-from tpkernel.worker.endings import END_LIMIT, LAST_WORDS
+from tpkernel.worker.children import VARIABLE, children_of, end, has_ended, threads_of, wait_ended
+from tpkernel.worker.crash_stack import crash_stack_library, frames_of, named_frames, thread_of
+from tpkernel.worker.endings import LAST_WORDS, wait_for_end
 from tpkernel.worker.findings import (
     CHANGES,
     NOT_AGAIN,
+    Blame,
+    blame_of,
     crash_text,
+    damage_finding,
     ending_finding,
     finding,
     how_it_ended,
     late_finding,
     own_line,
-    owner_of_crash,
+    with_doubt,
     without_repetition,
 )
-from tpkernel.worker.streams import MAX_SHOWN, shown_text
+from tpkernel.worker.lifeline import Lifeline
 from tpkernel.worker.transfer import Packet
+from tpkernel.worker.written import Written
 
 __all__ = ["Job", "Worker", "shared_worker"]
 
@@ -59,14 +62,14 @@ _REQUESTS = 200
 _LATE = 16
 #: Processes that a kernel may have started while it runs: more are a fork() that does not end.
 _CROWD = 32
-#: Bytes on disk of what a child has written, beyond which they are given back.
-_MAX_WRITTEN = 1 << 26
-#: What the worker's handler writes first.
-_CRASHING = f"\n{THREAD}".encode()
-#: Bytes of its end that are read after a crash.
-_LAST_SAID = 1 << 18
+#: Seconds that a child whose connection is gone gets to end by itself.
+_LAST_WAIT = 5.0
 #: What runs before a kernel of this request does.
 _STARTING, _LOADING = "starting", "loading the library"
+
+
+def _nothing(during: str) -> None:
+    """Wait without telling anyone."""
 
 
 class Job(Protocol):
@@ -87,22 +90,34 @@ class _FailedError(RuntimeError):
 
 
 class _EarlierCrashError(RuntimeError):
-    """Code of another library than the request's has ended the child.
+    """What other requests have left has ended the child, or may have.
 
     Parameters
     ----------
     crash
         What is said of it where nothing else explains it.
-    library, how, said
-        Path of the other library, or an empty text; how the child ended, and what it wrote.
+    blame
+        What it is of.
+    how, said
+        How the child ended, and what it wrote.
+    others
+        Operators of the other cells that it had run.
     """
 
-    def __init__(self, crash: KernelCrash, library: str, how: str, said: str) -> None:
+    def __init__(
+        self, crash: KernelCrash, blame: Blame, how: str, said: str, others: tuple[str, ...]
+    ) -> None:
         super().__init__(str(crash))
         self.crash = crash
-        self.library = library
+        self.blame = blame
         self.how = how
         self.said = said
+        self.others = others
+
+    @property
+    def is_known(self) -> bool:
+        """Whether frames or the thread tell that it was not the request's own."""
+        return self.blame.kind == "thread" and bool(frames_of(self.said))
 
     def text(self, during: str = "") -> str:
         """Return the crash in words, with what was going on then."""
@@ -132,10 +147,8 @@ class Worker:
         self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._errors: IO[bytes] | None = None
-        self._output: IO[bytes] | None = None
-        self._read = [0, 0]
-        self._shown = [0, 0]
+        self._lifeline: Lifeline | None = None
+        self._written: Written | None = None
         self._loaded: set[str] = set()
         self._known: dict[str, str] = {}
         self._token = ""
@@ -151,23 +164,25 @@ class Worker:
     def pid(self) -> int | None:
         """Process id of the child, or None."""
         self._drop_inherited()
-        return self._process.pid if self._process is not None else None
+        process = self._process
+        return process.pid if process is not None else None
 
     def start(self) -> None:
         """Start the child if there is none; its imports run while the caller goes on."""
         self._drop_inherited()
         with self._lock:
-            if self._process is not None and self._process.poll() is None:
+            if self._process is not None and not has_ended(self._process):
                 return
             self.close()
-            ours, theirs = channel_pair()
-            self._errors = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115  (see close)
-            self._output = tempfile.TemporaryFile(prefix="tpkernel-worker-")  # noqa: SIM115  (see close)
-            self._read = [0, 0]
+            self._ready = False  # first: an interrupt may come at any line
+            self._served = 0
             self._loaded = set()
             self._known = {}
             self._after, self._called = _STARTING, ""
             self._token = secrets.token_hex(16)
+            self._written = Written()
+            self._channel, theirs = channel_pair()
+            self._lifeline = Lifeline()
             roots = {
                 str(Path(sys.modules[n].__file__ or "").parents[1])
                 for n in ("tensorplay", "tpkernel")
@@ -175,22 +190,21 @@ class Worker:
             code = (
                 f"import sys; sys.path[:0] = {sorted(roots)!r}; "
                 f"from tpkernel.worker.serving import serve; "
-                f"serve({theirs.fileno()}, {ours.secret.hex()!r}, sanitized={self._sanitized})"
+                f"serve({theirs.fileno()}, {self._channel.secret.hex()!r}, "
+                f"lifeline={self._lifeline.theirs}, sanitized={self._sanitized})"
             )
-            # A session of its own: the notebook's Interrupt is meant for the notebook.
-            self._channel = ours  # first: an interrupt may come when the child is there
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._errors,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env={**os.environ, **self._environment, VARIABLE: self._token},
-            )
-            theirs.close()
-            self._ready = False
-            self._served = 0
+            with theirs:
+                # A session of its own: the notebook's Interrupt is meant for the notebook.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._written.output,
+                    stderr=self._written.errors,
+                    pass_fds=(theirs.fileno(), self._lifeline.theirs),
+                    start_new_session=True,
+                    env={**os.environ, **self._environment, VARIABLE: self._token},
+                )
+            self._lifeline.handed_over()
 
     def check_start(self) -> None:
         """Start the child if there is none, and wait until it answers.
@@ -202,24 +216,41 @@ class Worker:
         """
         self._drop_inherited()
         with self._lock:
-            self._await_start(counted=False)
+            try:
+                self._await_start(counted=False)
+            except BaseException:  # an interrupt: what it says of itself would come late
+                self.close()
+                raise
 
     def close(self) -> None:
-        """End the child."""
+        """End the child, and with it a request of another thread that waits for it."""
         self._drop_inherited()
-        with self._lock:
-            if self._channel is not None:
-                self._channel.close()
-            if self._process is not None:
-                end(self._process, self._token)
-            self._forget_files()
-            self._process = self._channel = None
+        process = self._process
+        if not self._lock.acquire(blocking=False):
+            if process is not None:
+                process.kill()
+            self._lock.acquire()
+        try:
+            try:
+                if self._lifeline is not None:
+                    self._lifeline.cut()  # so it ends though an interrupt comes now
+                if self._process is not None:
+                    end(self._process, self._token)
+            finally:
+                self._forget()
+        finally:
+            self._lock.release()
 
-    def _forget_files(self) -> None:
-        for file in (self._errors, self._output):
-            if file is not None:
-                file.close()
-        self._errors = self._output = None
+    def _forget(self) -> None:
+        """Let go of what belongs to a child."""
+        if self._lifeline is not None:
+            self._lifeline.cut()
+        if self._channel is not None:
+            self._channel.close()
+        if self._written is not None:
+            self._written.close()
+        self._process = self._channel = self._written = self._lifeline = None
+        self._ready = False
 
     def _drop_inherited(self) -> None:
         """Forget a child that belongs to the process this one is a copy of, and leave it running.
@@ -231,13 +262,9 @@ class Worker:
             return
         self._owner = os.getpid()
         self._lock = threading.RLock()
-        if self._channel is not None:
-            self._channel.close()
-        self._forget_files()
         if self._process is not None:
             self._process.returncode = 0  # not ours to wait for, and nothing to warn about
-        self._process = self._channel = None
-        self._ready = False
+        self._forget()
 
     def run(
         self,
@@ -247,7 +274,7 @@ class Worker:
         checks: tuple[str, ...] | Job,
         seed: int = 0,
         budget: float = DEFAULT_BUDGET,
-        on_wait: Callable[[str], None] = lambda during: None,
+        on_wait: Callable[[str], None] = _nothing,
     ) -> list[Any]:
         """Run checks in the child.
 
@@ -260,7 +287,8 @@ class Worker:
         seed
             Seed of made samples.
         budget
-            Seconds for all of them; then the child is ended.
+            Seconds for all of them; then the child is ended. What is tried again in a fresh one has
+            them once more.
         on_wait
             Called a few times a second with what is running. What it raises ends the child and
             passes through: so a person cancels.
@@ -284,23 +312,32 @@ class Worker:
         self._drop_inherited()
         with self._lock:
             records: list[Any] = []
+            names = _operators_of(spec)
             request = ("check", spec, library, checks, seed, budget)
 
             def attempt() -> None:
                 self._await_start()
-                self._forget_said()
+                self._files().forget_said()
                 self._know(spec, library)
                 self._send(request, _STARTING, library)
-                self._collect(spec, library, records, on_wait, budget)
+                self._collect(names, library, records, budget, on_wait=on_wait)
 
             try:
                 used = self._served > 0 and self._process is not None
                 try:
                     attempt()
                 except _EarlierCrashError as problem:
-                    records[:] = [self._late_finding(problem)]
+                    # In a fresh child this cell's own crash comes again, and no other's.
+                    earlier = self._earlier_finding(problem)
+                    records.clear()
                     self.close()
-                    attempt()
+                    try:
+                        attempt()
+                    except KernelCrash:
+                        if problem.is_known:
+                            records.insert(0, earlier)
+                        raise
+                    records.insert(0, earlier)
                 except (_FailedError, KernelCrash) as problem:
                     started = isinstance(problem, KernelCrash) and problem.during != _STARTING
                     if not used or started:
@@ -317,7 +354,7 @@ class Worker:
                 crash = problem if isinstance(problem, KernelCrash) else problem.crash
                 code = "sanitizer" if crash.report else "crash" if crash.ended else "hang"
                 found = finding(
-                    spec, crash.during, str(crash).rstrip("."), code=code, ended_by=crash.signal
+                    names, crash.during, str(crash).rstrip("."), code=code, ended_by=crash.signal
                 )
                 records.append(without_repetition(found))
             except BaseException:
@@ -364,6 +401,7 @@ class Worker:
         self._drop_inherited()
         with self._lock:
             records: list[Any] = []
+            names = _operators_of(spec)
             try:
                 if len(self._loaded) >= _REQUESTS and library not in self._loaded:
                     self.close()
@@ -374,15 +412,17 @@ class Worker:
                     self._know(spec, library)
                     if library not in self._loaded:
                         self._send(("load", spec, library), _LOADING, library)
-                        self._collect(spec, library, records, _nothing, None, _LOADING, shows=True)
+                        self._collect(names, library, records, None, _LOADING, shows=True)
                         self._loaded.add(library)
-                    self._shown = [0, 0]
+                    self._files().begin_call()
                     self._send(("call", library, export, packet, written), during, library)
-                    return self._collect(spec, library, records, _nothing, None, during, shows=True)
+                    return self._collect(names, library, records, None, during, shows=True)
 
                 try:
                     answer = attempt()
                 except _EarlierCrashError as problem:
+                    if problem.blame.kind == "damage":
+                        raise problem.crash from None  # it may be its own: nothing is called twice
                     self._keep_late(problem)
                     answer = attempt()
                 self._after, self._called = f"what goes on after {during}", library
@@ -402,7 +442,9 @@ class Worker:
         """Raise what ended the child after a call of this library had returned."""
         if self._process is not None and has_ended(self._process):
             try:
-                self._keep(self._called, self._crash(self._after, self._called))
+                crash = self._crash(self._after, self._called)
+                if self._called:  # else it had called nothing
+                    self._keep(self._called, crash)
             except _EarlierCrashError as problem:
                 self._keep_late(problem)
         if library in self._late:
@@ -415,9 +457,16 @@ class Worker:
             raise RuntimeError(message)
         return self._process, self._channel
 
+    def _files(self) -> Written:
+        """Return what the child writes; the caller has started it."""
+        if self._written is None:
+            message = "the check worker is not running"
+            raise RuntimeError(message)
+        return self._written
+
     def _keep_late(self, problem: _EarlierCrashError) -> None:
         """Keep a crash for the next call of the library that it is of."""
-        library = problem.library or self._called
+        library = problem.blame.library or self._called
         if not library:
             return  # nobody will ask for it
         during = self._after if library == self._called else f"calls of {self._names(library)}"
@@ -434,8 +483,16 @@ class Worker:
         if len(self._late) > _LATE:
             del self._late[next(iter(self._late))]
 
-    def _late_finding(self, problem: _EarlierCrashError) -> Finding:
-        return late_finding(self._names(problem.library), problem.text(), problem.crash.during)
+    def _earlier_finding(self, problem: _EarlierCrashError) -> Finding:
+        during = problem.crash.during
+        if problem.blame.kind == "damage":
+            return damage_finding(problem.others, problem.text(during))
+        return late_finding(
+            self._names(problem.blame.library),
+            problem.text(),
+            during,
+            thread=thread_of(problem.said) != "main",
+        )
 
     def _names(self, library: str) -> str:
         return self._known.get(library, "")
@@ -470,26 +527,26 @@ class Worker:
             message = f"the check worker did not start within {START_LIMIT:.0f} s"
             raise RuntimeError(message) from None
         except ClosedError:
-            text = self._stderr()
+            text = own_line(self._files().said())
             self.close()
             message = f"the check worker could not start: {text or 'no message'}"
             raise RuntimeError(message) from None
-        self._ready = True
         handler = None if self._sanitized else crash_stack_library()
         if handler is not None:
-            channel.send(("install", handler))
-            self._collect(None, handler, [], _nothing, START_LIMIT)
+            self._send(("install", handler), _STARTING, handler)
+            self._collect((), handler, [], START_LIMIT)
         self._threads = threads_of(self._started()[0].pid)
+        self._ready = True
 
     def _collect(
         self,
-        spec: CellSpec | None,
+        names: tuple[str, ...],
         library: str,
         records: list[Any],
-        on_wait: Callable[[str], None],
         budget: float | None,
         during: str = _STARTING,
         *,
+        on_wait: Callable[[str], None] = _nothing,
         shows: bool = False,
     ) -> tuple[str, Any]:
         """Receive until the child says it is done; a dead or silent child raises KernelCrash.
@@ -512,13 +569,13 @@ class Worker:
             try:
                 kind, value = channel.receive(min(left, _TICK))
             except TimeoutError:
-                self._look_at(process, during, library)
                 if shows:
-                    self._show_output(errors=False)  # those may be of a crash that is under way
+                    self._files().show(errors=False)  # those may be of a crash that is under way
+                self._look_at(process, during, library)
                 continue
             except (ClosedError, OSError):
                 if shows:
-                    self._show_output(errors=False)
+                    self._files().show(errors=False)
                 raise self._crash(during, library) from None
             except ChannelError as problem:
                 self.close()
@@ -531,12 +588,12 @@ class Worker:
             elif kind in ("returned", "raised"):
                 answer = (kind, value)
             elif kind in CHANGES or kind in ("ended", "leaving"):
-                records += self._changes(spec, library, kind, value, during)
+                records += self._changes(names, library, kind, value, during)
                 if kind == "leaving":
                     return answer
             elif kind == "done":
                 if shows:
-                    self._show_output()
+                    self._files().show()
                 return answer
             else:
                 raise self._failed(during, *value)
@@ -550,21 +607,20 @@ class Worker:
         return KernelCrash(message, signal=None, during=during)
 
     def _changes(
-        self, spec: CellSpec | None, library: str, kind: str, value: Any, during: str
+        self, names: tuple[str, ...], library: str, kind: str, value: Any, during: str
     ) -> list[Finding]:
         """Return what is said of a process that a kernel has changed, or of its end."""
         if kind in CHANGES:
             code, level, message = CHANGES[kind]
             message = message.format(during=during, what=value)
-            return [finding(spec, during, message, code=code, level=level)]
-        assert spec is not None  # noqa: S101  (of a check)
+            return [finding(names, during, message, code=code, level=level)]
         status, said = value if kind == "ended" else self._left()
-        found = ending_finding(spec, library, status, said)
+        found = ending_finding(names, library, status, said)
         return [] if found is None else [found]
 
     def _look_at(self, process: subprocess.Popen[bytes], during: str, library: str) -> None:
         """Raise if a silent child is gone, or has started too many others."""
-        self._give_back()
+        self._files().give_back()
         if has_ended(process):  # and a copy of it, made by fork(), holds the connection open
             raise self._crash(during, library) from None
         if (count := children_of(process.pid)) > _CROWD:
@@ -572,34 +628,15 @@ class Worker:
             message = f"{count} processes started during {during}; all were ended"
             raise KernelCrash(message, signal=None, during=during) from None
 
-    def _show_output(self, *, errors: bool = True) -> None:
-        """Write what the child has written since the last time to this process's streams."""
-        files = (self._output, self._errors if errors else None)
-        for index, (file, stream) in enumerate(zip(files, (sys.stdout, sys.stderr), strict=True)):
-            if file is None:
-                continue
-            # Not by seeking: the child writes at the position that both processes share.
-            size = os.fstat(file.fileno()).st_size - self._read[index]
-            room = MAX_SHOWN - self._shown[index]
-            if size > 0 and room >= 0:
-                # No more than was there: the child may be writing, and what is read is counted.
-                data = os.pread(file.fileno(), min(size, room + 1), self._read[index])
-                if (cut := data.find(_CRASHING)) >= 0:  # another thread crashes: not for a reader
-                    size, data = cut, data[:cut]
-                stream.write(shown_text(data, room))
-                stream.flush()
-            self._read[index] += size
-            self._shown[index] += size
-
     def _left(self) -> tuple[int | None, str]:
         """Wait for the child, which ends as a notebook does; return its status and words."""
         process, _ = self._started()
-        in_time = _wait(process, END_LIMIT)
+        in_time = wait_for_end(process.pid, lambda: has_ended(process))
         if not in_time:
             process.send_signal(signal.SIGABRT)  # its handler says where it is
-            _wait(process, LAST_WORDS)
+            wait_ended(process, LAST_WORDS)
         status = end(process, self._token)
-        said = self._said()
+        said = self._files().said()
         self.close()
         return status if in_time else None, said
 
@@ -612,65 +649,32 @@ class Worker:
             It was code of another library, or may have been.
         """
         process, _ = self._started()
-        _wait(process, 5.0)
+        ended = wait_ended(process, _LAST_WAIT)
         code = end(process, self._token)
-        whole = self._said()
+        said = self._files().said()
         self.close()
-        report = sanitizer_report(whole, library) if self._sanitized else None
+        if not ended:
+            message = f"the worker's connection was closed during {during}; the worker was ended"
+            return KernelCrash(message, signal=None, during=during)
+        report = sanitizer_report(said, library) if self._sanitized else None
         if report is not None:
             message = f"{report.text} during {during}"
             return KernelCrash(message, signal=None, during=during, report=report)
-        how, name = how_it_ended(code)
-        earlier, owner = owner_of_crash(whole, library, self._known)
-        if not frames_of(whole) and self._beside:
-            earlier = True  # such as a thread that calls _exit(): nothing tells whose it was
-        stack = tuple(named_frames(whole, owner or library))
-        crash = KernelCrash(
-            crash_text(f"{how} during {during}", whole, stack),
-            signal=name,
-            during=during,
-            stack=stack,
-        )
-        if earlier:
-            raise _EarlierCrashError(crash, owner, how, whole)
+        how, name = how_it_ended(code, said)
+        blame = blame_of(said, name, library, self._known, beside=self._beside)
+        others = tuple(names for path, names in self._known.items() if path != library)
+        stack = tuple(named_frames(said, blame.library or library))
+        text = crash_text(f"{how} during {during}", said, stack)
+        if blame.kind == "damage":
+            text = with_doubt(text, others)
+        crash = KernelCrash(text, signal=name, during=during, stack=stack)
+        if blame.kind != "own":
+            raise _EarlierCrashError(crash, blame, how, said, others)
         return crash
 
-    def _said(self) -> str:
-        """Return what was written to the error stream and is not shown yet: its end, if much."""
-        if self._errors is None:
-            return ""
-        number = self._errors.fileno()
-        start = max(self._read[1], os.fstat(number).st_size - _LAST_SAID)
-        data = os.pread(number, _LAST_SAID, start).replace(b"\0", b"")  # of what was given back
-        return data.decode(errors="replace")
 
-    def _forget_said(self) -> None:
-        """Leave out what kernels of other requests have written."""
-        if self._errors is not None:
-            self._read[1] = os.fstat(self._errors.fileno()).st_size
-
-    def _give_back(self) -> None:
-        """Free the disk of a flood that nobody will read."""
-        for file in (self._errors, self._output):
-            if file is not None and os.fstat(file.fileno()).st_blocks * 512 > _MAX_WRITTEN:
-                os.ftruncate(file.fileno(), 0)  # the child writes on where it was
-
-    def _stderr(self) -> str:
-        return own_line(self._said())
-
-
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for the end of a process without reaping it; return whether it came in time."""
-    deadline = time.monotonic() + seconds
-    while not has_ended(process):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def _nothing(during: str) -> None:
-    """Wait without telling anyone."""
+def _operators_of(spec: CellSpec) -> tuple[str, ...]:
+    return tuple(o.name for o in spec.operators)
 
 
 _shared: Worker | None = None

@@ -27,6 +27,7 @@ from tensorplay.utils import cpp_jit
 from tensorplay.utils.cpp_jit.resources import free_memory
 from tpkernel.worker.channel import Channel, ClosedError
 from tpkernel.worker.endings import END_LIMIT, may_act_at_exit, try_end
+from tpkernel.worker.lifeline import end_with_session
 from tpkernel.worker.surroundings import Surroundings, threads
 from tpkernel.worker.transfer import Packet, pack, unpack
 
@@ -37,6 +38,9 @@ _SHARE = 0.8
 #: Seconds that threads get to end by themselves when the checks are done.
 _THREADS_END = 2.0
 _PR_SET_CHILD_SUBREAPER = 36
+#: Run-time libraries of OpenMP, GCC's and clang's, and what asks them to let go of all they have.
+_OPENMP = ("libgomp.so.1", "libomp.so.5", "libomp.so")
+_OMP_PAUSE_HARD = 2
 
 
 class _WorkerChannel(Channel):
@@ -54,7 +58,7 @@ class _WorkerChannel(Channel):
         super().send(message)
 
 
-def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
+def serve(descriptor: int, secret: str, *, lifeline: int, sanitized: bool = False) -> None:
     """Run requests until the other end closes: the child's main function.
 
     Parameters
@@ -63,11 +67,14 @@ def serve(descriptor: int, secret: str, *, sanitized: bool = False) -> None:
         The inherited socket.
     secret
         The connection's secret, in hexadecimal digits.
+    lifeline
+        The inherited end of a pipe that the session holds.
     sanitized
         A sanitizer's run-time is loaded: it handles signals and memory itself.
     """
     import faulthandler
 
+    end_with_session(lifeline)
     channel = _WorkerChannel(socket.socket(fileno=descriptor), bytes.fromhex(secret))
     if not sanitized:
         faulthandler.enable()
@@ -150,13 +157,20 @@ def _check(
     ends = ends and bool(wanted) and may_act_at_exit(library)
     if ends:
         helpers.mark()
-    operators, kernels = suite.load_operators(spec, library)
-    _SURROUNDINGS.keep()
+    if helpers is not None:
+        _SURROUNDINGS.keep()
     before = threads()
+    operators, kernels = suite.load_operators(spec, library)
+    if helpers is None:  # the first library that is loaded sets a handler of ours
+        _SURROUNDINGS.keep()
+    names = ", ".join(o.name for o in spec.operators)
 
     def progress(text: str) -> None:
         _announce(channel, text)
 
+    if changes := _SURROUNDINGS.changed():
+        progress(f"memory check of {names}, as its library is loaded")
+        channel.send(("changed", changes))
     if not isinstance(wanted, tuple):
         records = suite.run_job(spec, operators, kernels, wanted, progress)
     else:
@@ -174,7 +188,6 @@ def _check(
         channel.send(("record", record))
     _stop_if_changed()
     _tell_changes(channel)
-    names = ", ".join(o.name for o in spec.operators)
     if isinstance(wanted, tuple) and threads() > before and not _has_openmp(library):
         progress(f"memory check of {names}, in threads that the calls left running")
         if left := _threads_left(before):
@@ -182,10 +195,14 @@ def _check(
     if ends:
         progress(f"memory check of {names}, as the process ends")
         signal.setitimer(signal.ITIMER_REAL, END_LIMIT + 5)
+        if threads() > before and _has_openmp(library):
+            _end_openmp_threads()
+            _threads_left(before)
         if threads() > before:  # a copy would not have them, and may wait for one at its end
             channel.send(("leaving", None))
             helpers.leave(Path(library).name)
         channel.send(("ended", try_end(helpers.leave, library)))
+        _stop_if_changed()
 
 
 def _called(function: Any, packet: Packet, written: tuple[int, ...]) -> tuple[str, Any]:
@@ -301,11 +318,12 @@ def _amount(limit: int) -> str:
     return "unlimited" if limit == _UNLIMITED else str(limit)
 
 
-class _LimitsLowered(Exception):  # noqa: N818  (no error of ours)
+# No `Exception`s: checks catch those, as what a kernel or a formula raises.
+class _LimitsLowered(BaseException):
     """The kernel called last has taken away what this process may use."""
 
 
-class _ProcessesLeft(Exception):  # noqa: N818  (no error of ours)
+class _ProcessesLeft(BaseException):
     """The kernel called last left processes behind."""
 
 
@@ -334,6 +352,13 @@ def _has_openmp(library: str) -> bool:
     """Return whether a library uses OpenMP, whose threads wait for the next loop."""
     code = Path(library).read_bytes()
     return b"GOMP_" in code or b"__kmpc_" in code
+
+
+def _end_openmp_threads() -> None:
+    """Let the threads end that wait for OpenMP's next loop, which starts others then."""
+    for name in _OPENMP:
+        with contextlib.suppress(OSError, AttributeError):  # not loaded, or older than OpenMP 5
+            ctypes.CDLL(name, mode=os.RTLD_NOLOAD).omp_pause_resource_all(_OMP_PAUSE_HARD)
 
 
 def _threads_left(before: int) -> int:

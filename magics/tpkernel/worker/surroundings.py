@@ -70,8 +70,9 @@ class Surroundings:
         self._told = set()
 
     def _now(self) -> dict[str, Any]:
-        status = _status()
-        now = {name: read(status) for name, read in _READERS.items()}
+        now = {name: read() for name, read in _READERS.items()}
+        if status := _status():  # no descriptor may be left to read it
+            now |= {name: read(status) for name, read in _STATUS_READERS.items()}
         now["timers"] = _timers(self._alarm)
         return now
 
@@ -85,7 +86,7 @@ class Surroundings:
         """
         found: list[str] = []
         for name, now in self._now().items():
-            before = self._before[name]
+            before = self._before.get(name, now)
             if now == before:
                 continue
             if name not in self._told:
@@ -293,24 +294,26 @@ def _streams() -> dict[str, tuple[int, ...] | None]:
 
 
 _SECCOMP = ("NoNewPrivs", "Seccomp", "Seccomp_filters")
-_READERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
-    "arithmetic": lambda _: _arithmetic(),
-    "folder": lambda _: _folder(),
-    "root": lambda _: _root(),
-    "umask": lambda _: _umask(),
-    "locale": lambda _: _locale(),
-    "environment": lambda _: _environment(),
-    "blocked": lambda _: _blocked(),
+_READERS: dict[str, Callable[[], Any]] = {
+    "arithmetic": _arithmetic,
+    "folder": _folder,
+    "root": _root,
+    "umask": _umask,
+    "locale": _locale,
+    "environment": _environment,
+    "blocked": _blocked,
+    "signal stack": _signal_stack,
+    "terminate": _terminate,
+    "streams": _streams,
+    "priority": _priority,
+    "processors": _processors,
+    "parent": _parent_signal,
+}
+_STATUS_READERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "ignored": lambda status: _signals(status.get("SigIgn", "")),
     "caught": lambda status: _signals(status.get("SigCgt", "")),
-    "signal stack": lambda _: _signal_stack(),
-    "terminate": lambda _: _terminate(),
-    "streams": lambda _: _streams(),
-    "priority": lambda _: _priority(),
-    "processors": lambda _: _processors(),
     "user": lambda status: [status.get(n) for n in ("Uid", "Gid", "Groups")],
     "refused calls": lambda status: [status.get(n) for n in _SECCOMP],
-    "parent": lambda _: _parent_signal(),
 }
 
 

@@ -124,3 +124,11 @@ def test_a_note_is_written_once_per_kind_of_call(cache_folder):
     record.close()
     assert last_calls("0123456789abcdef") == []
     assert not list((cache_folder / "sessions").glob("0123456789abcdef*"))
+
+
+def test_a_note_that_is_cut_short_is_forgotten(cache_folder):
+    note = cache_folder / "sessions" / "0123456789abcdef-999999999.call"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_bytes(b'\x01["In[1]", "f')
+    assert last_calls("0123456789abcdef") == []
+    assert not note.exists()

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 import tpkernel
-from tests.tpkernel.shell import SOFTPLUS
+from tests.tpkernel.shell import IN_WORKER, SOFTPLUS
 from tpkernel.worker.endings import may_act_at_exit
 from tpkernel.worker.process import shared_worker
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looked at on Linux alone")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looked at on Linux alone"),
+    pytest.mark.usefixtures("shared_own_worker"),
+]
 
-CELL = """\
-// op: ends(Tensor x) -> Tensor
-#include <cstdlib>
+# Only in a worker: the tests' own process ends with these libraries in it.
+CELL = (
+    "// op: ends(Tensor x) -> Tensor\n"
+    + IN_WORKER
+    + """\
 #include <string>
 #include <thread>
-#include <unistd.h>
 #include <vector>
-// Only in a worker: the tests' own process ends with these libraries in it.
-static const bool in_worker = std::getenv("TPKERNEL_TEST_PID") &&
-                              std::atoi(std::getenv("TPKERNEL_TEST_PID")) != getpid();
 struct Clears {
   volatile int* p = nullptr;
-  ~Clears() { if (in_worker) *p = 1; }
+  ~Clears() { if (in_worker()) *p = 1; }
 };
 GLOBAL
 void ends(tp::In<double> x, tp::Out<double> out) {
@@ -36,7 +35,8 @@ void ends(tp::In<double> x, tp::Out<double> out) {
   BODY
 }
 """
-BYE = "static void bye() { if (in_worker) WHAT; }"
+)
+BYE = "static void bye() { if (in_worker()) WHAT; }"
 
 # Name: what stands before the kernel and in it, code of the finding, part of the message.
 BAD: dict[str, tuple[str, str, str, str]] = {
@@ -73,7 +73,7 @@ BAD: dict[str, tuple[str, str, str, str]] = {
         "SIGABRT.*in bye",
     ),
     "an exception": (
-        "struct T { ~T() noexcept(false) { if (in_worker) throw 1; } };\nstatic T t;",
+        "struct T { ~T() noexcept(false) { if (in_worker()) throw 1; } };\nstatic T t;",
         "",
         "crash_at_exit",
         "SIGABRT.*terminate called",
@@ -87,22 +87,13 @@ BAD: dict[str, tuple[str, str, str, str]] = {
     "a thread that nobody joins": (
         (
             "struct Pool { std::thread t{[] { for (;;) pause(); }}; "
-            "~Pool() { if (!in_worker) t.detach(); } };"
+            "~Pool() { if (!in_worker()) t.detach(); } };"
         ),
         "static Pool pool;",
         "crash_at_exit",
         "SIGABRT.*in Pool::~Pool",
     ),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_worker() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TPKERNEL_TEST_PID", str(os.getpid()))
-        shared_worker().close()  # the next one inherits the variable
-        yield
-    shared_worker().close()
 
 
 def build(before: str, body: str) -> tpkernel.Report:
@@ -154,6 +145,29 @@ def test_an_end_is_tried_in_a_copy_and_the_worker_stays() -> None:
     assert pid is not None
     build(GOOD["containers"][0], 'kept.push_back("y");')
     assert shared_worker().pid == pid
+
+
+def test_threads_of_openmp_do_not_cost_the_worker() -> None:
+    def build_loop(body: str) -> None:
+        text = CELL.replace("GLOBAL", GOOD["containers"][0])
+        loop = '_Pragma("omp parallel for num_threads(2)") for (int64_t i = 0; i < x.numel(); ++i) '
+        text = text.replace("BODY", loop + "out[i] = x[i]; " + body)
+        report = tpkernel.build(text, checks=("memory",), recheck=True, flags="-fopenmp")
+        assert report.ok, str(report)
+        assert not report.findings
+
+    build_loop('kept.push_back("x");')
+    pid = shared_worker().pid
+    assert pid is not None
+    build_loop('kept.push_back("y");')
+    assert shared_worker().pid == pid
+
+
+def test_processes_that_an_end_leaves_are_of_its_cell() -> None:
+    forks = "struct F { ~F() { if (in_worker() && fork() == 0) for (;;) pause(); } };\nstatic F f;"
+    assert [f.code for f in build(forks, "").findings] == ["leaves_processes"]
+    after = tpkernel.build(SOFTPLUS, checks=("memory",), recheck=True)
+    assert not after.findings
 
 
 def test_only_libraries_with_something_to_end_are_tried() -> None:

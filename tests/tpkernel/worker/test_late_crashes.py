@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import tensorplay as tp
 import tpkernel
-from tpkernel.worker.process import shared_worker
+from tests.tpkernel.shell import IN_WORKER
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looked at on Linux alone")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looked at on Linux alone"),
+    pytest.mark.usefixtures("shared_own_worker"),
+]
 
-HEAD = """\
-#include <cstdlib>
+HEAD = (
+    IN_WORKER
+    + """\
 #include <fcntl.h>
 #include <string>
 #include <sys/stat.h>
 #include <thread>
-#include <unistd.h>
-// No global object: the worker would end at once for what runs at its end.
-static bool in_worker() {
-  const char* tests = std::getenv("TPKERNEL_TEST_PID");
-  return tests && std::atoi(tests) != getpid();
-}
 static bool is_there() { struct stat s; return stat("TRIGGER", &s) == 0; }
 """
+)
 # Its thread crashes when another cell asks for it. OpenMP's threads stay, so none are asked about.
 LEAVES = (
     "// op: leaves(Tensor x) -> Tensor\n"
@@ -67,15 +64,6 @@ void asks(tp::In<double> x, tp::Out<double> out) {
 )
 ASKED = {"on_load": "static const bool asked = ask();", "body": "ask();"}
 CRASH, EXIT = "*(volatile int*)nullptr = 1", "_exit(3)"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_worker() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TPKERNEL_TEST_PID", str(os.getpid()))
-        shared_worker().close()  # the next one inherits the variable
-        yield
-    shared_worker().close()
 
 
 def leaving(folder: Path, end: str) -> str:
@@ -122,6 +110,66 @@ def test_its_own_crash_beside_such_a_thread_is_its_own(tmp_path: Path) -> None:
     (found,) = report.findings
     assert (found.code, found.operator, found.signal) == ("crash", "cell::asks", "SIGSEGV")
     assert "in asks" in found.message
+
+
+def test_its_own_exit_beside_such_a_thread_is_its_own(tmp_path: Path) -> None:
+    assert check(leaving(tmp_path, CRASH)).ok
+    report = check(asking(tmp_path, body="if (in_worker()) _exit(3);"))
+    (found,) = report.findings  # and none of a thread: it came again in a fresh worker
+    assert (found.code, found.operator) == ("crash", "cell::asks")
+    assert "exit status 3" in found.message
+
+
+# Damages what the C library keeps of freed memory: who asks for that size the second time crashes.
+DAMAGES = (
+    "// op: damages(Tensor x) -> Tensor\n"
+    + IN_WORKER
+    + """\
+// What the C library reads there as a place that none of its memory has.
+#define SPOILED 0x4141414141414141 ^ (reinterpret_cast<int64_t>(two) >> 12)
+static bool once = true;
+void damages(tp::In<double> x, tp::Out<double> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i];
+  if (!in_worker() || !once) return;
+  once = false;
+  void* volatile one = malloc(1000);
+  void* volatile two = malloc(1000);
+  free(one);
+  free(two);
+  *static_cast<volatile int64_t*>(two) = SPOILED;
+}
+"""
+)
+MEETS = DAMAGES.replace("damages", "meets").replace(
+    "*static_cast<volatile int64_t*>(two) = SPOILED;", "AFTER"
+)
+
+
+def test_damage_of_another_cells_kernel_is_told_as_such() -> None:
+    assert check(DAMAGES).ok
+    report = check(MEETS.replace("AFTER", ""))
+    assert report.ok, str(report)
+    (found,) = report.findings
+    assert (found.code, found.level, found.operator) == ("earlier_damage", "warning", "")
+    assert "in meets. malloc(): unaligned tcache chunk detected" in found.message
+    assert "cell::damages" in found.message
+
+
+def test_damage_of_its_own_is_its_own_whatever_ran_before() -> None:
+    assert check(DAMAGES).ok
+    report = check(MEETS.replace("AFTER", "free(two);"))
+    (found,) = report.findings
+    assert (found.code, found.operator, found.signal) == ("crash", "cell::meets", "SIGABRT")
+
+
+def test_an_isolated_call_that_meets_damage_names_who_ran_before() -> None:
+    damages = tpkernel.build(DAMAGES, checks=(), isolate=True).module
+    meets = tpkernel.build(MEETS.replace("AFTER", ""), checks=(), isolate=True).module
+    x = tp.ones(2, dtype=tp.float64)
+    assert damages.damages(x).tolist() == [1.0, 1.0]
+    with pytest.raises(tpkernel.KernelCrash, match=r"unaligned .*cell::damages ran .* before"):
+        meets.meets(x)
+    assert meets.meets(x).tolist() == [1.0, 1.0]  # in a fresh worker
 
 
 @pytest.mark.parametrize("place", ["on_load", "body"])

@@ -16,12 +16,17 @@ import pytest
 
 import tensorplay as tp
 import tpkernel
+from tests.tpkernel.shell import IN_WORKER, TESTS_PID
 from tpkernel.checks.suite import CHECKS
 from tpkernel.worker import process
+from tpkernel.worker.crash_stack import crash_stack_library
 from tpkernel.worker.isolation import isolating_worker
 from tpkernel.worker.process import shared_worker
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system"),
+    pytest.mark.usefixtures("own_worker"),
+]
 
 PLUS = """\
 void plus(tp::In<double> x, tp::Out<double> out) {
@@ -29,31 +34,24 @@ void plus(tp::In<double> x, tp::Out<double> out) {
 }
 """
 
-CELL = """\
-// op: hostile(Tensor x) -> Tensor
+# Only the worker is disturbed: the cell itself may be called where the tests run.
+CELL = (
+    "// op: hostile(Tensor x) -> Tensor\n"
+    + IN_WORKER
+    + """\
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
-#include <cstdlib>
-// Only the worker is disturbed: the cell itself may be called where the tests run.
-static const bool in_worker = std::getenv("TPKERNEL_TEST_PID") &&
-                              std::atoi(std::getenv("TPKERNEL_TEST_PID")) != getpid();
 static bool once = true;
 void hostile(tp::In<double> x, tp::Out<double> out) {
   for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i];
-  if (in_worker && once) {
+  if (in_worker() && once) {
     once = false;
     BODY
   }
 }
 """
-
-
-@pytest.fixture(autouse=True)
-def _own_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TPKERNEL_TEST_PID", str(os.getpid()))
-    shared_worker().close()  # the next one inherits the variable
+)
 
 
 def build(body: str, **options: object) -> tpkernel.Report:
@@ -137,7 +135,7 @@ def assert_nothing_is_left(mark: bytes, others: Collection[str] = ()) -> None:
 def marked(mark: bytes, but: int | None = None) -> list[str]:
     """Return the processes of this session's workers that have a variable."""
     found = []
-    tests = f"TPKERNEL_TEST_PID={os.getpid()}".encode()
+    tests = f"{TESTS_PID}={os.getpid()}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             variables = (folder / "environ").read_bytes().split(b"\0")
@@ -154,18 +152,67 @@ def test_what_an_earlier_kernel_has_written_is_not_said_of_a_crash() -> None:
     assert "hello" not in finding.message
 
 
-def test_a_flood_on_the_error_stream_leaves_the_disk() -> None:
-    worker = shared_worker()
-    worker.start()
-    assert worker._errors is not None
-    number = worker._errors.fileno()
-    for _ in range(80):
-        os.write(number, b"x" * (1 << 20))
-    worker._give_back()
-    os.write(number, b"last words\n")
-    assert os.fstat(number).st_blocks * 512 < 1 << 20
-    assert worker._said().endswith("last words\n")
-    worker.close()
+def test_a_kernel_that_forks_while_values_are_tried_is_found() -> None:
+    # The copy is gone when we look, and no check may take what says so for an error of the kernel.
+    forks = """\
+pid_t p = fork();
+if (p == 0) _exit(0);
+siginfo_t info;
+waitid(P_PID, p, &info, WEXITED | WNOWAIT);
+"""
+    text = CELL.replace("BODY", forks).replace("(Tensor x)", "(Tensor x, bool flag=False)")
+    report = tpkernel.build(text.replace("> x, ", "> x, bool flag, "), checks=("memory",))
+    (finding,) = report.findings
+    assert (finding.code, finding.operator) == ("leaves_processes", "cell::hostile")
+
+
+def test_what_a_global_object_changes_is_told_and_put_back() -> None:
+    text = CELL.replace("BODY", "").replace(
+        "static bool once",
+        'static const int gone = in_worker() ? chdir("/") : 0;\nstatic bool once',
+    )
+    report = tpkernel.build(text, checks=("memory",))
+    (finding,) = report.findings
+    assert (finding.code, finding.check, finding.operator) == (
+        "changes_process",
+        "memory",
+        "cell::hostile",
+    )
+    assert "as its library is loaded" in finding.message
+    assert re.search("the working folder, from .* to /[.]", finding.message)
+    assert_next_cell_is_judged_rightly()
+
+
+def test_threads_that_crash_together_leave_a_stack() -> None:
+    body = """\
+std::vector<std::thread> all;
+std::atomic<int> there{0};
+for (int n = 0; n < 8; ++n)
+  all.emplace_back([&, n] {
+    ++there;
+    while (there < (n == 0 ? 8 : 9)) {}
+    ++there;
+    *(volatile int*)nullptr = 1;
+  });
+for (auto& one : all) one.join();
+"""
+    text = "#include <atomic>\n#include <thread>\n#include <vector>\n" + CELL.replace("BODY", body)
+    for _ in range(3):
+        report = tpkernel.build(text, checks=("memory",), recheck=True)
+        (finding,) = report.findings
+        assert "in a thread of hostile" in finding.message
+
+
+def test_a_connection_that_is_closed_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_LAST_WAIT", 0.3)
+    report = build(EVERY_SOCKET.replace("ACT", "shutdown(fd, SHUT_RDWR);") + " sleep(60);")
+    (finding,) = report.findings
+    assert (finding.code, finding.signal) == ("crash", None)
+    assert "connection was closed during memory check of cell::hostile" in finding.message
+
+
+def test_the_handler_of_crashes_can_be_built() -> None:
+    assert crash_stack_library() is not None
 
 
 def test_a_kernel_that_waits_for_its_processes_is_left_alone() -> None:
@@ -225,7 +272,7 @@ if (setrlimit(RLIMIT_NOFILE, &less) != 0 || setrlimit(RLIMIT_NOFILE, &before) !=
 def test_a_failure_of_the_workers_own_code_after_a_kernel_is_a_finding() -> None:
     text = CELL.replace("BODY", "while (dup(2) >= 0) {}")  # no descriptor is left for our files
     report = tpkernel.build(text, checks=CHECKS)
-    (finding,) = [f for f in report.findings if f.code == "crash"]
+    (finding,) = report.findings  # and nothing of what could not be read for want of one
     assert finding.operator == "cell::hostile"
     assert "could not go on during" in finding.message
     assert "Too many open files" in finding.message or "temporary" in finding.message
@@ -237,8 +284,10 @@ def test_a_failure_of_the_workers_own_code_after_a_kernel_is_a_finding() -> None
 IN_A_FORKED_SESSION = """
 import os, sys
 import tpkernel
+from tests.tpkernel.shell import IN_WORKER, TESTS_PID
 from tpkernel.checks.suite import CHECKS
 from tpkernel.worker import process
+from tpkernel.worker.crash_stack import crash_stack_library
 from tpkernel.worker.isolation import isolating_worker
 from tpkernel.worker.process import shared_worker
 
@@ -323,7 +372,7 @@ def test_a_kernel_that_reads_from_the_connection_is_ended() -> None:
 
 def test_a_global_object_that_forks_is_not_loaded_here() -> None:
     text = CELL.replace("BODY", "").replace(
-        "static bool once", "static pid_t copy = in_worker ? fork() : 0;\nstatic bool once"
+        "static bool once", "static pid_t copy = in_worker() ? fork() : 0;\nstatic bool once"
     )
     with pytest.raises(tpkernel.KernelCrash, match="processes"):
         tpkernel.build(text)
