@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,6 +122,44 @@ def test_while_it_waits_for_another_build(session: Session):
         assert any("which has been building 'slow one' since" in s for s in session.shown)
         session.interrupted(request)
     assert session.run(text).count("waits for process") == 0
+    session.goes_on()
+
+
+# A compiler computes it for minutes.
+COMPILES_LONG = """\
+constexpr int64_t sum(int64_t n) {
+  int64_t s = 0;
+  for (int64_t i = 0; i < n; ++i) s += i % 7;
+  return s;
+}
+static_assert(sum(2000000000) > 0, "");
+int64_t compiled_long() { return 1; }
+"""
+NO_LIMIT = "-- -fconstexpr-ops-limit=1000000000000 -fconstexpr-loop-limit=2000000000"
+
+
+def compilers_of(pid: int) -> list[str]:
+    """Return the processes that compile a cell of a kernel, told by the folder they work in."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            works = f"/build-{pid}-".encode() in (process / "environ").read_bytes()
+            if works and b"source.cpp" in (process / "cmdline").read_bytes():
+                found.append(process.name)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes by /proc")
+def test_while_the_compiler_runs(session: Session, cache_folder: Path):  # B016
+    pid = int(session.run("import os; print(os.getpid())"))
+    request = session.start(f"%%tpkernel --no-check {NO_LIMIT}\n{COMPILES_LONG}")
+    session.wait_for(request, "compiling,")
+    assert compilers_of(pid)
+    session.interrupted(request)
+    assert not compilers_of(pid)
+    left = (cache_folder / "build" / "tmp").glob(f"build-{pid}-*/source.cpp")
+    assert not [file for file in left if "compiled_long" in file.read_text()]
+    assert "is blocked" in session.run("try: compiled_long()\nexcept Exception as e: print(e)")
     session.goes_on()
 
 
