@@ -344,7 +344,7 @@ def published(cache: Cache, folder: Path, what: str, *, hashed: bool) -> dict[st
 
 
 def _ready_text(folder: Path) -> str | None:
-    """Return what a folder says of itself: None where there is none, empty where it says nothing."""
+    """Return what a folder says of itself: None where there is none, empty without a word."""
     for _ in range(2):
         try:
             return (folder / "ready.json").read_text("utf-8")

@@ -268,11 +268,11 @@ def test_rows_are_plain_text_html_and_a_frame(softplus, missing):
         assert word in html
     assert "\n" not in html
     try:
-        import pandas
+        import pandas as pd
     except ImportError:
         missing("pandas is not installed")
     frame = found.to_frame()
-    assert isinstance(frame, pandas.DataFrame)
+    assert isinstance(frame, pd.DataFrame)
     assert list(frame["verdict"]) == ["ok", "ok"]
 
 

@@ -6,92 +6,39 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import KernelManager
 
 from tensorplay.utils.cpp_jit import store
+from tests.tpkernel.kernel import Session, kernel_session
 from tests.tpkernel.report.test_widget import settings
 from tests.tpkernel.shell import SLOW, SOFTPLUS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 
 
-@dataclass
-class Session:
-    """A kernel, and what it answered."""
-
-    manager: KernelManager
-    client: BlockingKernelClient
-    shown: list[str] = field(default_factory=list)
-
-    def start(self, code: str) -> str:
-        self.shown.clear()
-        return str(self.client.execute(code))
-
-    def reply(self, request: str) -> dict[str, Any]:
-        """Wait for a cell to end; collect the text of its displays and updates."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            message = self.client.get_iopub_msg(timeout=30)
-            if message["parent_header"].get("msg_id") != request:
-                continue
-            content = message["content"]
-            if "data" in content:
-                self.shown.append(str(content["data"].get("text/plain", content["data"])))
-            if message["msg_type"] == "stream":
-                self.shown.append(content["text"])
-            if message["msg_type"] == "status" and content["execution_state"] == "idle":
-                break
-        while True:
-            answer = self.client.get_shell_msg(timeout=30)
-            if answer["parent_header"].get("msg_id") == request:
-                return dict(answer["content"])
-
-    def wait_for(self, request: str, text: str) -> None:
-        """Wait until a running cell has shown a text."""
-        while not any(text in shown for shown in self.shown):
-            message = self.client.get_iopub_msg(timeout=30)
-            content = message["content"]
-            if message["parent_header"].get("msg_id") == request:
-                self.shown.append(str(content.get("data", content.get("text", ""))))
-
-    def run(self, code: str) -> str:
-        answer = self.reply(self.start(code))
-        assert answer["status"] == "ok", answer
-        return "\n".join(self.shown)
-
-    def interrupted(self, request: str) -> None:
-        """Interrupt a running cell; it ends, and not by itself."""
-        begun = time.monotonic()
-        self.manager.interrupt_kernel()
-        answer = self.reply(request)
-        assert answer["status"] == "error", answer
-        assert answer["ename"] == "KeyboardInterrupt", answer
-        assert time.monotonic() - begun < 15
-
-    def goes_on(self) -> None:
-        assert "gradcheck" in self.run(f"%%tpkernel\n{SOFTPLUS}")
-        assert self.run("print(softplus(tp.zeros(1)).item() > 0.69)") == "True\n"
-
-
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    manager = KernelManager(kernel_name="python3")
-    manager.start_kernel()
-    client = manager.client()
-    client.start_channels()
-    client.wait_for_ready(timeout=30)
-    made = Session(manager, client)
-    made.run("%load_ext tensorplay\nimport tensorplay as tp, tpkernel, time")
-    made.run(f"%%tpkernel\n{SOFTPLUS}")
-    yield made
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
+    with kernel_session() as made:
+        made.run("import tensorplay as tp, tpkernel, time")
+        made.run(f"%%tpkernel\n{SOFTPLUS}")
+        yield made
+
+
+def interrupted(session: Session, request: str) -> None:
+    """Interrupt a running cell; it ends, and not by itself."""
+    begun = time.monotonic()
+    session.manager.interrupt_kernel()
+    answer = session.reply(request)
+    assert answer["status"] == "error", answer
+    assert answer["ename"] == "KeyboardInterrupt", answer
+    assert time.monotonic() - begun < 15
+
+
+def goes_on(session: Session) -> None:
+    assert "gradcheck" in session.run(f"%%tpkernel\n{SOFTPLUS}")
+    assert session.run("print(softplus(tp.zeros(1)).item() > 0.69)") == "True\n"
 
 
 LOOP = """\
@@ -120,9 +67,9 @@ def test_while_it_waits_for_another_build(session: Session):
         request = session.start(text)
         session.wait_for(request, "waits for process")
         assert any("which has been building 'slow one' since" in s for s in session.shown)
-        session.interrupted(request)
+        interrupted(session, request)
     assert session.run(text).count("waits for process") == 0
-    session.goes_on()
+    goes_on(session)
 
 
 # A compiler computes it for minutes.
@@ -155,12 +102,12 @@ def test_while_the_compiler_runs(session: Session, cache_folder: Path):  # B016
     request = session.start(f"%%tpkernel --no-check {NO_LIMIT}\n{COMPILES_LONG}")
     session.wait_for(request, "compiling,")
     assert compilers_of(pid)
-    session.interrupted(request)
+    interrupted(session, request)
     assert not compilers_of(pid)
     left = (cache_folder / "build" / "tmp").glob(f"build-{pid}-*/source.cpp")
     assert not [file for file in left if "compiled_long" in file.read_text()]
     assert "is blocked" in session.run("try: compiled_long()\nexcept Exception as e: print(e)")
-    session.goes_on()
+    goes_on(session)
 
 
 @pytest.mark.parametrize(
@@ -181,16 +128,16 @@ def test_while_a_kernel_runs(session: Session, made: str, call: str):
     request = session.start(sleeping(call))
     session.wait_for(request, "begun")
     time.sleep(0.7)
-    session.interrupted(request)
-    session.goes_on()
+    interrupted(session, request)
+    goes_on(session)
 
 
 def test_while_the_worker_starts(session: Session):
     session.run("from tpkernel.worker.process import shared_worker\nshared_worker().close()")
     request = session.start(sleeping("shared_worker().check_start()"))
     session.wait_for(request, "begun")
-    session.interrupted(request)
-    session.goes_on()
+    interrupted(session, request)
+    goes_on(session)
 
 
 def test_work_behind_a_button_goes_on_until_it_is_cancelled(session: Session):
@@ -206,8 +153,8 @@ widget._handle_custom_msg({asked!r}, [])
     request = session.start(sleeping(f"{code}\ntime.sleep(30)"))
     session.wait_for(request, "begun")
     time.sleep(0.5)
-    session.interrupted(request)
+    interrupted(session, request)
     ended = "widget.cancel(); print(widget.wait(10), widget.error['type'])"
     told = session.run(f"print(widget.can_cancel); {ended}")
     assert told.split() == ["True", "True", "Cancelled"]
-    session.goes_on()
+    goes_on(session)
