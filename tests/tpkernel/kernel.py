@@ -11,6 +11,9 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+#: The first cell builds what all cells share, on a machine that may be busy.
+_SECONDS = 90
+
 
 @dataclass
 class Session:
@@ -26,9 +29,9 @@ class Session:
 
     def reply(self, request: str) -> dict[str, Any]:
         """Wait for a cell to end; collect the text of its displays and updates."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
-            message = self.client.get_iopub_msg(timeout=30)
+            message = self.client.get_iopub_msg(timeout=_SECONDS)
             if message["parent_header"].get("msg_id") != request:
                 continue
             content = message["content"]
@@ -39,14 +42,14 @@ class Session:
             if message["msg_type"] == "status" and content["execution_state"] == "idle":
                 break
         while True:
-            answer = self.client.get_shell_msg(timeout=30)
+            answer = self.client.get_shell_msg(timeout=_SECONDS)
             if answer["parent_header"].get("msg_id") == request:
                 return dict(answer["content"])
 
     def wait_for(self, request: str, text: str) -> None:
         """Wait until a running cell has shown a text."""
         while not any(text in shown for shown in self.shown):
-            message = self.client.get_iopub_msg(timeout=30)
+            message = self.client.get_iopub_msg(timeout=_SECONDS)
             content = message["content"]
             if message["parent_header"].get("msg_id") == request:
                 self.shown.append(str(content.get("data", content.get("text", ""))))
@@ -65,7 +68,7 @@ def kernel_session() -> Iterator[Session]:
     client = manager.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=_SECONDS)
         made = Session(manager, client)
         made.run("%load_ext tensorplay")
         yield made

@@ -53,6 +53,30 @@ int64_t f(int64_t n) {
 """
 
 
+# Says by a file that it runs; ends when the person interrupts, or by itself when a file is there.
+TURNS = """\
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int64_t turns(const std::string& file) {
+  struct stat s;
+  close(open((file + ".begun").c_str(), O_CREAT | O_WRONLY, 0600));
+  for (int64_t n = 0;; ++n) {
+    if (stat(file.c_str(), &s) == 0) return n;
+    usleep(1000);
+    CHECK
+  }
+}
+"""
+
+
+def wait_until_there(file: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def sleeping(call: str) -> str:
     return f"print('begun', flush=True)\n{call}"
 
@@ -114,6 +138,8 @@ def test_while_the_compiler_runs(session: Session, cache_folder: Path):  # B016
     ("made", "call"),
     [
         (f"%%tpkernel --no-check\n{LOOP}", "f(60000)"),
+        ("%%tpkernel --no-check\n" + TURNS.replace("CHECK", "tp::check_interrupt();"),
+         "turns('/no/such/file')"),
         ("%%tpkernel --isolate --no-check\nint64_t g() { for (volatile int i = 0;; i = i + 1) {} }",
          "g()"),
         (f"%%tpkernel --no-check\n{SLOW}",
@@ -121,7 +147,7 @@ def test_while_the_compiler_runs(session: Session, cache_folder: Path):  # B016
         (f"%%tpkernel --no-check\n{SLOW}",
          "tpkernel.last_report().with_gradcheck(shapes={'x': (77,)}, budget=60)"),
     ],
-    ids=["parallel_for", "isolated call", "timing", "gradcheck by choice"],
+    ids=["parallel_for", "check_interrupt", "isolated call", "timing", "gradcheck by choice"],
 )  # fmt: skip
 def test_while_a_kernel_runs(session: Session, made: str, call: str):
     session.run(made)
@@ -129,6 +155,52 @@ def test_while_a_kernel_runs(session: Session, made: str, call: str):
     session.wait_for(request, "begun")
     time.sleep(0.7)
     interrupted(session, request)
+    goes_on(session)
+
+
+def test_a_kernel_that_does_not_look_says_so(session: Session, tmp_path: Path):  # B016
+    end = tmp_path / "end"
+    for checked in ("--no-check", ""):
+        session.run(f"%%tpkernel {checked}\n{TURNS.replace('CHECK', '')}")
+        request = session.start(f"turns({str(end)!r})")
+        wait_until_there(end.with_name("end.begun"))
+        for _ in range(2):
+            session.shown.clear()
+            session.manager.interrupt_kernel()
+            session.wait_for(request, "Interrupt waits for turns of In[")
+            assert "tp::check_interrupt()" in session.shown[-1]
+        end.touch()
+        assert session.reply(request)["ename"] == "KeyboardInterrupt"
+        for file in tmp_path.iterdir():
+            file.unlink()
+    request = session.start(sleeping("time.sleep(30)"))
+    session.wait_for(request, "begun")
+    interrupted(session, request)
+    session.run("time.sleep(1.2)")
+    assert not any("waits for" in shown for shown in session.shown)
+    goes_on(session)
+
+
+def test_a_checked_operator_that_does_not_look_says_so(session: Session, tmp_path: Path):
+    end = tmp_path / "end"
+    text = f"""\
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+void long_one(tp::In<double> x, tp::Out<double> out) {{
+  struct stat s;
+  if (x.numel() == 77) close(open("{end}.begun", O_CREAT | O_WRONLY, 0600));
+  while (x.numel() == 77 && stat("{end}", &s) != 0) usleep(1000);
+  for (int64_t i = 0; i < x.numel(); ++i) out[i] = x[i];
+}}
+"""
+    session.run(f"%%tpkernel\n{text}")
+    request = session.start("long_one(tp.ones(77, dtype=tp.float64))")
+    wait_until_there(end.with_name("end.begun"))
+    session.manager.interrupt_kernel()
+    session.wait_for(request, "Interrupt waits for")
+    end.touch()
+    assert session.reply(request)["ename"] == "KeyboardInterrupt"
     goes_on(session)
 
 
