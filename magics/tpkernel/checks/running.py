@@ -9,6 +9,7 @@ from typing import Any
 from tpkernel.building.request import BuiltCell, Request
 from tpkernel.checks.devices import NOT_HERE
 from tpkernel.checks.kept import Found, keep, kept_for, records_key
+from tpkernel.checks.memory import OUT_OF_MEMORY
 from tpkernel.checks.suite import run_checks
 from tpkernel.report.facts import Finding, GradcheckFacts, OpcheckFacts, ValidationRow
 from tpkernel.report.report import Report
@@ -25,6 +26,7 @@ _TRIED_AGAIN = frozenset(
         "crash",
         "hang",
         "sanitizer",
+        OUT_OF_MEMORY,
         "non_deterministic",
         *AT_EXIT,
         EARLIER_THREAD,
