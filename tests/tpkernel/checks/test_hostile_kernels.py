@@ -167,10 +167,16 @@ def test_the_session_survives_and_the_finding_says_what_it_was(name: str):
     assert not report.ok or code == "not_finished"
 
 
-def test_memory_that_is_used_up_is_not_the_next_cells_matter():
-    name = "memory without end"
-    report = tpkernel.build(CELL.replace("BODY", HOSTILE[name][0]))
-    assert "runs out of memory" in report.title
+# Takes what there is, and says nothing of it.
+HOARD = "try { for (;;) *new double*[1 << 22] = nullptr; } catch (const std::bad_alloc&) {}"
+
+
+@pytest.mark.parametrize(
+    "taking", [HOSTILE["memory without end"][0], HOARD], ids=["fails", "hoards"]
+)
+def test_memory_that_is_used_up_is_not_the_next_cells_matter(taking: str):
+    report = tpkernel.build(CELL.replace("BODY", taking), recheck=True)
+    assert taking == HOARD or "runs out of memory" in report.title
     text = """\
 void large(tp::In<double> x, tp::Out<double> out) {
   volatile double* room = new double[1 << 24];
@@ -178,7 +184,9 @@ void large(tp::In<double> x, tp::Out<double> out) {
   delete[] room;
 }
 """
-    assert tpkernel.build(text, recheck=True).ok
+    for next_cell in (SOFTPLUS, text):
+        report = tpkernel.build(next_cell, recheck=True)
+        assert report.ok, str(report)
 
 
 def test_after_all_of_them_the_next_cell_is_judged_rightly():
