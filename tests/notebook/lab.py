@@ -167,10 +167,7 @@ class LabServer:
         extension = folders["JUPYTER_DATA_DIR"] / "labextensions" / "tpkernel"
         extension.parent.mkdir()
         extension.symlink_to(EXTENSION, target_is_directory=True)
-        for plugin, values in self._settings.items():
-            file = folders["JUPYTERLAB_SETTINGS_DIR"] / f"@jupyterlab/{plugin}.jupyterlab-settings"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(values))
+        self.write_settings({})
         command = [
             *(self._python, "-m", "jupyterlab"),
             *("--allow-root", "--no-browser", "--ip=127.0.0.1", f"--port={_free_port()}"),
@@ -198,6 +195,14 @@ class LabServer:
             )
         info = folders["JUPYTER_RUNTIME_DIR"] / f"jpserver-{self._process.pid}.json"
         self.url = self._wait_until_it_answers(info)
+
+    def write_settings(self, more: dict[str, dict[str, object]]) -> None:
+        """Write the user settings, with more of them; pages that are loaded later have these."""
+        for plugin, values in {**self._settings, **more}.items():
+            name = f"@jupyterlab/{plugin}.jupyterlab-settings"
+            file = self._folder / "settings" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(values))
 
     def stop(self) -> None:
         """Stop the server with its kernels and remove its folders."""
@@ -280,6 +285,7 @@ class LabBrowser:
         fresh: bool = False,
         theme: str = "JupyterLab Light",
         application: Literal["lab", "notebook"] = "lab",
+        settings: dict[str, dict[str, object]] | None = None,
     ) -> Iterator[NotebookTab]:
         """Open a copy of a notebook, with a kernel of its own that is idle and answers.
 
@@ -293,6 +299,8 @@ class LabBrowser:
             The name of the theme as JupyterLab shows it.
         application
             JupyterLab, or Jupyter Notebook 7 on the same server, in a page of its own.
+        settings
+            User settings by plugin for this notebook alone, which then has a page of its own.
         """
         notebook = nbformat.from_dict(notebook)
         # Without a kernelspec JupyterLab asks for a kernel in a dialog.
@@ -303,8 +311,10 @@ class LabBrowser:
         name = f"test-{self._opened}.ipynb"
         nbformat.write(notebook, self._server.root / name)
         is_lab = application == "lab"
-        if fresh or not is_lab:
+        is_alone = settings is not None or not is_lab
+        if fresh or is_alone:
             self._forget_page()
+        self._server.write_settings(settings or {})
         try:
             # /doc shows the one document without side bars; ?reset drops a restored layout.
             address = f"doc/tree/{name}?reset" if is_lab else f"notebooks/{name}"
@@ -315,7 +325,9 @@ class LabBrowser:
             self._keep_artifacts(name)
             self._forget_page()
             raise
-        if not is_lab:
+        finally:
+            self._server.write_settings({})
+        if is_alone:
             self._forget_page()
 
     @contextlib.contextmanager
@@ -355,7 +367,7 @@ class LabBrowser:
         ask(page, JS_SET_THEME, theme)  # the server remembers the last test's
         page.locator(f"body[data-jp-theme-name='{theme}']").wait_for(state="attached")
         page.locator("#jupyterlab-splash").wait_for(state="detached")  # it covers the page
-        return NotebookTab(page, self._problems)
+        return NotebookTab(page, self._server.root / name, self._problems)
 
     def _new_page(self) -> Page:
         assert self._chromium is not None
@@ -418,12 +430,15 @@ class NotebookTab:
     ----------
     page
         Playwright's page, for what this class does not offer.
+    file
+        Where the notebook lies.
     problems
         Errors of the page and its console, and requests to any other host, since it was opened.
     """
 
-    def __init__(self, page: Page, problems: list[str]) -> None:
+    def __init__(self, page: Page, file: Path, problems: list[str]) -> None:
         self.page = page
+        self.file = file
         self.problems = problems
 
     def command(self, name: str, **arguments: object) -> object:
@@ -453,6 +468,18 @@ class NotebookTab:
     def restart(self) -> None:
         """Restart the kernel; outputs stay."""
         ask(self.page, JS_RESTART)
+
+    def save(self) -> NotebookNode:
+        """Save the notebook as a person does, and return what its file holds."""
+        self.command("docmanager:save")
+        return nbformat.read(self.file, as_version=4)
+
+    def reopen(self) -> None:
+        """Shut the kernel down, close the notebook, and open its file with another kernel."""
+        self.close()
+        self.page.evaluate(JS_OPEN, self.file.name)
+        self.page.wait_for_function(JS_IS_READY, arg=self.file.name)
+        ask(self.page, JS_WAKE_KERNEL)
 
     def set_source(self, index: int, text: str) -> None:
         """Replace the text of a cell, as typing would."""

@@ -176,6 +176,32 @@ def test_completion_and_shift_tab(lab: LabBrowser) -> None:
         assert tab.problems == []
 
 
+def completed(tab: NotebookTab, index: int, text: str, chosen: str) -> None:
+    """Type a text into a cell, ask for completions, and take the one that is wanted."""
+    tab.set_source(index, "")
+    editor(tab, index).click()
+    tab.page.keyboard.insert_text(text)
+    tab.page.keyboard.press("Tab")
+    line = tab.page.locator(".jp-Completer").get_by_text(chosen, exact=True)
+    expect(line).to_be_visible()
+    line.click()
+    expect(editor(tab, index)).to_contain_text(chosen)
+    tab.page.keyboard.press("Escape")
+
+
+def test_options_keys_and_commands_are_completed(lab: LabBrowser) -> None:
+    with lab.open(notebook_of("%load_ext tensorplay", f"%%tpkernel\n{SOFTPLUS}", "")) as tab:
+        run_first(tab, 2)
+        completed(tab, 2, "%%tpkernel --", "--isolate")
+        completed(tab, 2, "%%tpkernel --sani", "--sanitize")
+        completed(tab, 2, "%%tpkernel --isolate --sanitize undef", "undefined")
+        completed(tab, 2, "%%tpkernel\n/*---\nderiv", "derivatives: ")
+        completed(tab, 2, "%tpkernel show softp", "softplus")
+        expect(editor(tab, 2)).to_have_text("%tpkernel show softplus")
+        completed(tab, 2, "%tpkernel doc", "doctor")
+        assert tab.problems == []
+
+
 def test_after_a_restart_the_report_stays_and_the_cell_runs_again(lab: LabBrowser) -> None:
     cells = ("%load_ext tensorplay", f"%%tpkernel\n{SOFTPLUS}")
     with lab.open(notebook_of(*cells)) as tab:

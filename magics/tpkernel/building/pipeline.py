@@ -147,7 +147,7 @@ def build_cell(
         functions=tuple(
             function_facts(f)
             if cuda
-            else FunctionFacts(f.name, f.doc, tuple(f.guard_text()), f.line)
+            else FunctionFacts(f.name, f.doc, tuple(f.guard_text(copies=copies)), f.line)
             for f in spec.functions
         ),
         registered=registered,
@@ -299,7 +299,7 @@ def _operator_facts(spec: OperatorSpec) -> OperatorFacts:
         kernel=spec.kernel.doc + (f", launched with {launch.text}" if launch else ""),
         origin=spec.origin,
         doc=spec.doc,
-        guards=tuple(spec.kernel.guard_text()),
+        guards=tuple(spec.kernel.guard_text(copies=spec.copies)),
         wrapper=source.wrapper,
         fake=source.fake,
         gradient=source.gradient,

@@ -27,10 +27,12 @@ from tensorplay.utils.cpp_jit import allocator
 from tpkernel.checks.samples import Sample, flat_results, leaf
 from tpkernel.report.report import Finding
 
-__all__ = ["DAMAGE", "MemoryWatch", "call_with_gradient", "check_memory"]
+__all__ = ["DAMAGE", "OUT_OF_MEMORY", "MemoryWatch", "call_with_gradient", "check_memory"]
 
-#: Codes of findings after which the memory of the process cannot be trusted.
-DAMAGE = frozenset({"writes_outside", "writes_input"})
+#: Code of the finding that a call needed more memory than there is.
+OUT_OF_MEMORY = "out_of_memory"
+#: Codes of findings after which the memory of the process cannot be trusted, or is used up.
+DAMAGE = frozenset({"writes_outside", "writes_input", OUT_OF_MEMORY})
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -404,10 +406,20 @@ def check_memory(
                 call_with_gradient(definition, arguments, wanted)
         except Exception as problem:  # noqa: BLE001  (a person's kernel and formula, any error)
             if not failed:
-                message = f"not finished on {text}: {type(problem).__name__}: {problem}"
-                yield Finding("memory", spec.name, "note", message, code="not_finished")
+                yield _unfinished(spec.name, text, problem)
             failed = True
         yield from watch.take()
+
+
+def _unfinished(operator: str, text: str, problem: Exception) -> Finding:
+    """Say what ended a call: outside of its domain an operator may raise, but not for memory."""
+    said = f"{type(problem).__name__}: {problem}"
+    if isinstance(problem, MemoryError):
+        message = f"out of memory on {text}: {said}"
+        return Finding("memory", operator, "error", message, code=OUT_OF_MEMORY)
+    return Finding(
+        "memory", operator, "note", f"not finished on {text}: {said}", code="not_finished"
+    )
 
 
 def call_with_gradient(

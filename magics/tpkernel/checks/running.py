@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tpkernel.building.request import BuiltCell, Request
 from tpkernel.checks.devices import NOT_HERE
 from tpkernel.checks.kept import Found, keep, kept_for, records_key
+from tpkernel.checks.memory import OUT_OF_MEMORY
 from tpkernel.checks.suite import run_checks
 from tpkernel.report.facts import Finding, GradcheckFacts, OpcheckFacts, ValidationRow
 from tpkernel.report.report import Report
@@ -31,6 +34,7 @@ _TRIED_AGAIN = frozenset(
         "crash",
         "hang",
         "sanitizer",
+        OUT_OF_MEMORY,
         "non_deterministic",
         *AT_EXIT,
         EARLIER_DAMAGE,
@@ -86,7 +90,8 @@ def check(
     key = records_key(cell.spec, wanted, seed, request.sanitize)
     if not request.recheck and (found := kept_for(cell.library, key)) is not None:
         return found
-    records = checking_worker(request).run(
+    worker = checking_worker(request)
+    records = worker.run(
         cell.spec,
         cell.library,
         checks=wanted,
@@ -94,6 +99,8 @@ def check(
         budget=request.budget,
         on_wait=on_wait,
     )
+    if _holds_much(worker.pid):
+        worker.close()  # the next cell's kernels would not get what they need
     shown = tuple(_with_excerpt(request, r) if isinstance(r, Finding) else r for r in records)
     if {r.code for r in shown if isinstance(r, Finding)}.isdisjoint(_TRIED_AGAIN):
         keep(cell.library, key, shown)
@@ -103,6 +110,18 @@ def check(
 def checking_worker(request: Request) -> Worker:
     """Return the worker that a cell's checks run in."""
     return isolating_worker(request.sanitize) if request.sanitize else shared_worker()
+
+
+def _holds_much(pid: int | None) -> bool:
+    """Whether a process holds over half of the memory that it may have, such as what was leaked."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        limits = Path(f"/proc/{pid}/limits").read_text()
+    except OSError:  # it has ended, or this is no Linux
+        return False
+    held = re.search(r"^VmData:\s+(\d+) kB", status, re.MULTILINE)
+    limit = re.search(r"^Max data size\s+(\d+)", limits, re.MULTILINE)
+    return held is not None and limit is not None and 2 * 1024 * int(held[1]) > int(limit[1])
 
 
 def _with_excerpt(request: Request, finding: Finding) -> Finding:

@@ -6,6 +6,7 @@ What is missing is said in one sentence, with the one command that brings it.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from tensorplay.utils import cpp_jit
 from tensorplay.utils.cpp_jit import ToolchainCheck
 from tpkernel.building.sanitizers import sanitizer_environment
+from tpkernel.lab import EXTENSION
 from tpkernel.worker.process import shared_worker
 
 __all__ = ["examine"]
@@ -30,6 +32,7 @@ def examine() -> list[ToolchainCheck]:
     checks.append(
         _tried("browser extension", _extension, "pip install --force-reinstall anywidget", True)
     )
+    checks.append(_tried("editor extension", _editor, "python -m tpkernel.lab link", optional=True))
     checks.append(
         _tried("--sanitize address", _sanitizer, "apt-get install libasan8", optional=True)
     )
@@ -81,6 +84,24 @@ def _extension() -> str:
         message = "the browser's part of anywidget is not installed beside it"
         raise RuntimeError(message)
     return str(found.resolve().parent)
+
+
+def _editor() -> str:
+    """Find our part of JupyterLab where a server with this environment looks."""
+    from jupyter_core.paths import jupyter_path
+
+    places = [Path(folder, "tpkernel", "package.json") for folder in jupyter_path("labextensions")]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        message = "C++ has no colours in JupyterLab's cells: the extension is not where it looks"
+        raise RuntimeError(message)
+    versions = [
+        json.loads(file.read_text("utf-8"))["version"] for file in (found, EXTENSION / found.name)
+    ]
+    if versions[0] != versions[1]:
+        message = f"JupyterLab has version {versions[0]}, and this package is {versions[1]}"
+        raise RuntimeError(message)
+    return str(found.parent)
 
 
 def _sanitizer() -> str:

@@ -75,7 +75,7 @@ class Function:
         self._copies = copies
         self.spec = spec
         self.__name__ = self.__qualname__ = spec.name
-        guards = "\n".join(f"    {name}: {guard}" for name, guard in spec.guard_text())
+        guards = "\n".join(f"    {name}: {guard}" for name, guard in spec.guard_text(copies=copies))
         self.__doc__ = f"{spec.doc}\n\nArguments\n{guards}" if guards else spec.doc
         self.__signature__ = make_signature(
             (a.name, spec.defaults.get(a.name, EMPTY), False) for a in spec.arguments

@@ -47,6 +47,7 @@ from tpkernel.errors import CellError, KernelCrash, first_line
 from tpkernel.notebook import completion
 from tpkernel.notebook.commands import COMMANDS, Held, run_command
 from tpkernel.notebook.editor import report_diagnostics
+from tpkernel.notebook.interrupts import hear_interrupts
 from tpkernel.notebook.kernels import BlockedName, Function, KernelModule, Operator
 from tpkernel.notebook.option_completion import register_options, unregister_options
 from tpkernel.notebook.output import CellOutput, CellWatch
@@ -245,6 +246,7 @@ class TpKernelMagics(Magics):
             option_line=options.at_line,
         )
         output = CellOutput(shell, self._cell_id(), request.cell_name)
+        hear_interrupts(shell)
         try:
             built = self._build(request, output, replace=options.replace)
         except _FAILURES as problem:

@@ -665,11 +665,11 @@ class Finding:
     signal
         Name of the signal that ended the worker.
     code
-        What kind of mistake it is, for programs: ``"crash"``, ``"hang"``, ``"writes_outside"``,
-        ``"writes_input"``, ``"not_written"``, ``"reads_output"``, ``"reads_outside"``,
-        ``"keeps_state"``, ``"non_deterministic"``, ``"crash_at_exit"``, ``"hang_at_exit"``,
-        ``"earlier_thread"``, ``"earlier_damage"``, ``"not_watched"``, ``"misnamed_backward"`` and
-        so on; empty where the message is all there is.
+        What kind of mistake it is, for programs: ``"crash"``, ``"hang"``, ``"out_of_memory"``,
+        ``"writes_outside"``, ``"writes_input"``, ``"not_written"``, ``"reads_output"``,
+        ``"reads_outside"``, ``"keeps_state"``, ``"non_deterministic"``, ``"crash_at_exit"``,
+        ``"hang_at_exit"``, ``"earlier_thread"``, ``"earlier_damage"``, ``"not_watched"``,
+        ``"misnamed_backward"`` and so on; empty where the message is all there is.
     """
 
     check: str

@@ -59,6 +59,7 @@ SECTIONS = ("Operator", "Gradcheck", "Validation", "Compile", "Timing", "Finding
 _HEADLINES = {
     "crash": "crashed",
     "hang": "gave no answer in time",
+    "out_of_memory": "runs out of memory",
     "crash_at_exit": "fails as the process ends",
     "hang_at_exit": "keeps the process from ending",
     "writes_outside": "writes outside its memory",

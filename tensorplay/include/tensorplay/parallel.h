@@ -5,8 +5,9 @@
 //
 // The body takes an index, or the bounds of a piece. The first exception of any thread ends the loop
 // and is thrown by parallel_for; so does an interrupt of the person (KeyboardInterrupt). A loop inside
-// a loop runs on its own thread, in order. The work is out of line, in the run-time library, and this
-// header needs no standard header and no engine: light and full cells, and CUDA's host code.
+// a loop runs on its own thread, in order. Other loops call tp::check_interrupt(). The work is out of
+// line, in the run-time library, and this header needs no standard header and no engine: light and full
+// cells, and CUDA's host code.
 #pragma once
 #pragma GCC system_header
 #include <stdint.h>
@@ -17,6 +18,8 @@ void tp_rt_parallel_for(int64_t begin, int64_t end, int64_t grain, int32_t threa
                         void (*body)(void* context, int64_t begin, int64_t end), void* context);
 // How many threads a loop that names no number takes.
 int32_t tp_rt_thread_count();
+// Throws where the person interrupts; asks the interpreter at intervals.
+void tp_rt_check_interrupt();
 }
 
 namespace tp {
@@ -29,6 +32,11 @@ struct Sharing {
 };
 
 inline int32_t thread_count() { return tp_rt_thread_count(); }
+
+// Ends the kernel by KeyboardInterrupt where the person interrupts. For loops that are no parallel_for:
+// a call takes tens of nanoseconds, so once in some microseconds of work. Other threads than the one
+// that the kernel was called in hear of nothing.
+inline void check_interrupt() { tp_rt_check_interrupt(); }
 
 namespace detail {
 

@@ -106,7 +106,9 @@ def embedded(description: Description) -> str:
     """
     data = encode(description)
     for operator, spec in zip(data["operators"], description.operators, strict=True):
-        operator["guards"] = dict(spec.kernel.guard_text())  # for whoever reads the JSON
+        operator["guards"] = dict(
+            spec.kernel.guard_text(copies=spec.copies)
+        )  # for whoever reads the JSON
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     content = _HEADER.pack(MAGIC, FORMAT, 0, len(text), 0, b"") + text
     pieces = [content[i : i + 4000] for i in range(0, len(content), 4000)]

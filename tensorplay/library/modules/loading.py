@@ -83,7 +83,9 @@ def overview(description: Description) -> str:
     for spec in description.operators:
         if not spec.helper:
             lines += ["", spec.schema, *(f"    {text}" for text in spec.doc.splitlines())]
-            lines += [f"    {name}: {guard}" for name, guard in spec.kernel.guard_text()]
+            lines += [
+                f"    {name}: {guard}" for name, guard in spec.kernel.guard_text(copies=spec.copies)
+            ]
             lines += [f"    gradient of {d.input}: {_how(spec, d)}" for d in spec.derivatives]
     lines += [f"\n{d.schema}\n    {d.problem or 'no kernel'}" for d in description.declarations]
     return "\n".join(lines)

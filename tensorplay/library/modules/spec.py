@@ -233,16 +233,22 @@ class KernelSpec:
         """The tensor arguments, in order."""
         return tuple(a for a in self.arguments if a.kind == "tensor")
 
-    def guard_text(self) -> list[tuple[str, str]]:
+    def guard_text(self, *, copies: bool = False) -> list[tuple[str, str]]:
         """Return pairs of argument name and its guard in words.
 
         A last pair says which dtypes may meet in one call, where several tensors have a choice.
+
+        Parameters
+        ----------
+        copies
+            Strided inputs are copied where the kernel needs contiguous ones.
         """
         rules = {**self.shapes.inputs, **self.shapes.outputs}
+        apart = self.device == "cpu" and len(self.tensors) > 1 and not self.alias_ok
         pairs = [
             (
                 a.name,
-                describe_guard(a, self.device)
+                describe_guard(a, self.device, copies=copies, apart=apart)
                 + (f", shape {rules[a.name]}" if a.name in rules else ""),
             )
             for a in self.arguments
@@ -509,8 +515,22 @@ class CellSpec:
         return [o for o in own if name in ("", o.name, o.opname)]
 
 
-def describe_guard(argument: Argument, device: str = "cpu") -> str:
-    """Say an argument's guard in words."""
+def describe_guard(
+    argument: Argument, device: str = "cpu", *, copies: bool = False, apart: bool = False
+) -> str:
+    """Say an argument's guard in words.
+
+    Parameters
+    ----------
+    argument
+        The argument.
+    device
+        Where its memory must be.
+    copies
+        A strided input is copied where the kernel needs a contiguous one.
+    apart
+        What the kernel writes shares no memory with its other tensors.
+    """
     if argument.kind == "int":
         text = f"integer from {argument.low} to {argument.high}"
     elif argument.kind == "tensor":
@@ -519,10 +539,15 @@ def describe_guard(argument: Argument, device: str = "cpu") -> str:
         parts = [before[argument.form] + dtypes, f"on {device}"]
         if argument.rank is not None:
             parts.append(f"{argument.rank}-d")
-        parts.append("contiguous" if argument.contiguous else "any strides")
+        strides = "contiguous" if argument.contiguous else "any strides"
+        if argument.contiguous and copies and argument.writes is False:
+            strides += " or else copied"
+        parts.append(strides)
         parts.append(
             {True: "written", False: "read only", None: "possibly written"}[argument.writes]
         )
+        if apart and argument.writes:
+            parts.append("memory of its own")
         text = ", ".join(parts)
     elif argument.kind == "other":
         text = f"as the engine converts {argument.cpp_type}"

@@ -17,6 +17,11 @@ _NO_LIBRARY = frozenset({"-o", "-static", "-r", "-no-pie", "-pie"})
 _PRELOADED = ("address", "thread", "memory", "leak", "hwaddress", "realtime")
 
 
+# A file or folder follows, as a part of the word or as the next one.
+_NAMES_PATH = re.compile(r"(-I|-L|-F|-isystem|-iquote|-idirafter|-include|-imacros)(.*)", re.DOTALL)
+# Files for the linker are words of their own.
+_IS_LINKED = re.compile(r"[^-].*\.(?:o|obj|a|lib|so(?:\.\d+)*|dylib)")
+
 # The launcher and the report have to know which architectures code is for: no flag chooses them.
 _ARCHITECTURE = re.compile(
     r"(?:-arch|-code|-gencode|--gpu-architecture|--gpu-code|--generate-code)(?:=.*)?"
@@ -30,7 +35,8 @@ class Options:
     Parameters
     ----------
     cflags, cuda_cflags, ldflags
-        Passed to the compilers and the linker unchanged.
+        Passed to the compilers and the linker unchanged, but for the files and folders in them,
+        which are absolute: the tools run in a folder of their own.
     include_paths
         Absolute folders.
     build_directory
@@ -87,7 +93,7 @@ class Options:
 
 
 def checked(argument: str, flags: Sequence[str] | None, *, device: bool = False) -> tuple[str, ...]:
-    """Return flags as a tuple.
+    """Return flags as a tuple, in which files and folders of the working folder are absolute.
 
     Parameters
     ----------
@@ -133,7 +139,32 @@ def checked(argument: str, flags: Sequence[str] | None, *, device: bool = False)
                 "the GPU here, or what the variable TVM_FFI_CUDA_ARCH_LIST lists. Leave it out, "
                 "and set TVM_FFI_CUDA_ARCH_LIST='8.0 9.0' for others."
             )
-    return tuple(flags)
+    return _placed(flags)
+
+
+def _placed(flags: Sequence[str]) -> tuple[str, ...]:
+    """Return flags in which files and folders of the working folder have absolute paths.
+
+    A path that is not there stays as it is: it may be one of the compiler's own.
+    """
+    made: list[str] = []
+    waiting = False
+    for flag in flags:
+        named = None if waiting else _NAMES_PATH.fullmatch(flag)
+        if named is not None:
+            made.append(named[1] + _absolute(named[2]))
+            waiting = not named[2]
+        else:
+            made.append(_absolute(flag) if waiting or _IS_LINKED.fullmatch(flag) else flag)
+            waiting = False
+    return tuple(made)
+
+
+def _absolute(path: str) -> str:
+    try:
+        return str(Path(path).absolute()) if path and Path(path).exists() else path
+    except OSError:  # the working folder was removed, or no file can have such a name
+        return path
 
 
 def link_inputs(flags: Sequence[str]) -> tuple[str, ...]:

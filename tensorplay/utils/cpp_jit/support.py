@@ -320,14 +320,9 @@ def published(cache: Cache, folder: Path, what: str, *, hashed: bool) -> dict[st
         Whether the contents are compared once per process. Otherwise only where a file has other
         times or another size than when it was published.
     """
-    try:
-        text = (folder / "ready.json").read_text("utf-8")
-    except FileNotFoundError:
-        if not folder.is_dir():
-            return None
-        text = ""
-    except (OSError, UnicodeDecodeError):
-        text = ""
+    text = _ready_text(folder)
+    if text is None:
+        return None
     try:
         ready: dict[str, Any] = json.loads(text)
         whole = all(
@@ -346,6 +341,20 @@ def published(cache: Cache, folder: Path, what: str, *, hashed: bool) -> dict[st
     with contextlib.suppress(OSError):  # of a cache that cannot be written to
         cache.remove(folder)
     return None
+
+
+def _ready_text(folder: Path) -> str | None:
+    """Return what a folder says of itself: None where there is none, empty without a word."""
+    for _ in range(2):
+        try:
+            return (folder / "ready.json").read_text("utf-8")
+        except FileNotFoundError:
+            if not folder.is_dir():
+                return None
+            # It is there now: it may have been published since the file was looked for.
+        except (OSError, UnicodeDecodeError):
+            break
+    return ""
 
 
 #: Files whose contents this process has compared, with the size and times that they had.

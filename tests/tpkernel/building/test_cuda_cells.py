@@ -78,7 +78,7 @@ def test_a_cell_of_kernels_binds_them_and_says_for_what_they_were_built(
 
 
 @needs_nvrtc
-def test_calls_say_why_they_cannot_run(shell: Shell) -> None:
+def test_calls_say_why_they_cannot_run(shell: Shell) -> None:  # B011
     shell.ok(f"%%tpkernel\n{ADD}")
     error = shell.run("add(np.ones(3, 'float32'), np.ones(3, 'float32'), 3)").error
     assert "runs on a grid. Write add[blocks, threads](…)" in str(error)

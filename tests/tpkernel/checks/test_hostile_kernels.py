@@ -94,8 +94,8 @@ HOSTILE: dict[str, tuple[str, str, str]] = {
     "thread that is left": ("std::thread t([] { pause(); });", "crash", "SIGABRT"),
     "100 GB by new": (
         "volatile char* p = new char[BIG]; p[0] = 1;",
-        "not_finished",
-        "bad_alloc",
+        "out_of_memory",
+        "out of memory on x (4,), float64: MemoryError: kernel ran out of memory (std::bad_alloc)",
     ),
     "100 GB by malloc": (
         "auto* p = (volatile char*)malloc(BIG); p[0] = 1;",
@@ -104,6 +104,11 @@ HOSTILE: dict[str, tuple[str, str, str]] = {
     ),
     "write past the output": ("out.data()[out.numel()] = 1;", "writes_outside", "element"),
     "read past the input": ("out[0] = x.data()[x.numel()];", "reads_outside", "outside"),
+    "memory without end": (
+        "for (std::vector<double*> v;;) { v.push_back(new double[1 << 22]); v.back()[0] = 1; }",
+        "out_of_memory",
+        "bad_alloc",
+    ),
     "division by zero": ("volatile int z = 0; out[0] = 5 / z;", "crash", "SIGFPE"),
     "blocked signals": ("block_signals(); FOREVER", "hang", "no answer within"),
     "signals ignored": ("ignore_signals(); FOREVER", "hang", "no answer within"),
@@ -166,6 +171,28 @@ def test_the_session_survives_and_the_finding_says_what_it_was(name: str):
     assert finding.operator == "cell::hostile"
     assert finding.check == "memory"
     assert not report.ok or code == "not_finished"
+
+
+# Takes what there is, and says nothing of it.
+HOARD = "try { for (;;) *new double*[1 << 22] = nullptr; } catch (const std::bad_alloc&) {}"
+
+
+@pytest.mark.parametrize(
+    "taking", [HOSTILE["memory without end"][0], HOARD], ids=["fails", "hoards"]
+)
+def test_memory_that_is_used_up_is_not_the_next_cells_matter(taking: str):
+    report = tpkernel.build(CELL.replace("BODY", taking), recheck=True)
+    assert taking == HOARD or "runs out of memory" in report.title
+    text = """\
+void large(tp::In<double> x, tp::Out<double> out) {
+  volatile double* room = new double[1 << 24];
+  for (int64_t i = 0; i < x.numel(); ++i) room[i] = x[i], out[i] = room[i];
+  delete[] room;
+}
+"""
+    for next_cell in (SOFTPLUS, text):
+        report = tpkernel.build(next_cell, recheck=True)
+        assert report.ok, str(report)
 
 
 def test_after_all_of_them_the_next_cell_is_judged_rightly():

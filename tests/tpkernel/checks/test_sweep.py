@@ -12,6 +12,7 @@ import pytest
 
 import tpkernel
 from tensorplay.utils import cpp_jit
+from tests.tpkernel.notebook.test_owners import in_cell
 from tests.tpkernel.shell import MATMUL, SOFTPLUS, Shell
 from tpkernel.checks.sweeps import Shipment, Sweep, sweep
 
@@ -47,6 +48,14 @@ def test_a_grid_is_every_combination_in_order(softplus):
 def test_the_operator_itself_and_single_cases(softplus):
     found = sweep(softplus.module.softplus, [{"seed": 3, "order": 2}, {"mode": "forward"}])
     assert [row.verdict for row in found.rows] == ["ok", "ok"]
+
+
+def test_threads_give_the_same_rows(softplus):
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        here, there = sweep(softplus, GRID), sweep(softplus, GRID, threads)
+    assert [(r.case, r.verdict, r.values) for r in here.rows] == [
+        (r.case, r.verdict, r.values) for r in there.rows
+    ]
 
 
 @pytest.mark.slow
@@ -235,7 +244,22 @@ def test_what_is_no_operator_of_a_cell_is_refused(softplus):
         sweep(softplus, [{"flags": "--no-such-flag"}])
 
 
-def test_rows_are_plain_text_html_and_a_frame(softplus):
+def test_a_notebook_shows_how_far_a_sweep_is(shell: Shell):
+    shell.kernel(SOFTPLUS, "--no-check")
+    in_cell(shell, "one")
+    ran = shell.ok("import tpkernel\ntpkernel.sweep(softplus, {'x': [(2,), (3,), (4,)]})")
+    from ipywidgets.widgets.widget import _instances
+
+    view = "application/vnd.jupyter.widget-view+json"
+    (bar,) = [o.data[view]["model_id"] for o in ran.outputs if view in o.data]
+    shown = _instances[bar]
+    assert (shown.value, shown.max, shown.description) == (3, 3, "3 of 3")
+    assert shown.bar_style == "success"
+    in_cell(shell, None)
+    assert not shell.ok("tpkernel.sweep(softplus, [{}])").outputs[:-1]  # nobody would see it
+
+
+def test_rows_are_plain_text_html_and_a_frame(softplus, missing):
     found = sweep(softplus, [{"x": (3,)}, {"x": (2, 2)}])
     assert found.to_dicts()[1]["x"] == "(2, 2)"
     text, html = found.to_text(), found.to_html()
@@ -243,9 +267,12 @@ def test_rows_are_plain_text_html_and_a_frame(softplus):
         assert word in text
         assert word in html
     assert "\n" not in html
-    pandas = pytest.importorskip("pandas")
+    try:
+        import pandas as pd
+    except ImportError:
+        missing("pandas is not installed")
     frame = found.to_frame()
-    assert isinstance(frame, pandas.DataFrame)
+    assert isinstance(frame, pd.DataFrame)
     assert list(frame["verdict"]) == ["ok", "ok"]
 
 

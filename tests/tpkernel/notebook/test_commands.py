@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from IPython.core.completer import provisionalcompleter
 import tpkernel
 from tensorplay.utils.cpp_jit import ToolchainCheck
 from tests.tpkernel.shell import ADD1, SOFTPLUS, Shell
+from tpkernel.lab import EXTENSION
 from tpkernel.notebook import doctor
 from tpkernel.notebook.commands import COMMANDS
 
@@ -92,6 +94,28 @@ def test_the_doctor_tries_each_tool_and_says_one_command(
     expected = ToolchainCheck("C++ reader", "missing", "the reader is gone", command)
     assert checks["C++ reader"] == expected
     assert "not in order: C++ reader" in str(shell.ok("%tpkernel doctor").result)
+
+
+def test_the_doctor_finds_the_extension_of_jupyterlab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda *parts: [str(tmp_path)])
+
+    def found() -> ToolchainCheck:
+        (check,) = [c for c in doctor.examine() if c.name == "editor extension"]
+        return check
+
+    absent = found()
+    assert (absent.status, absent.advice) == ("absent", "python -m tpkernel.lab link")
+    assert "no colours" in absent.found
+    copy = tmp_path / "tpkernel"
+    copy.mkdir()
+    package = (EXTENSION / "package.json").read_text()
+    (copy / "package.json").write_text(package)
+    assert (found().status, found().found) == ("ok", str(copy))
+    version = json.loads(package)["version"]
+    (copy / "package.json").write_text(package.replace(f'"{version}"', '"0.0.1"'))
+    assert f"JupyterLab has version 0.0.1, and this package is {version}" in found().found
 
 
 def test_options_commands_and_names_are_completed(shell: Shell):

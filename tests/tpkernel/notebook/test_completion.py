@@ -22,7 +22,7 @@ def test_names_come_from_the_headers():
     names = tp_names()
     assert {"In", "Out", "InOut", "View"} <= names.keys()
     assert names["In"] == "class"
-    assert names["parallel_for"] == "function"
+    assert names["parallel_for"] == names["check_interrupt"] == "function"
     assert not any(name.startswith("_") for name in names)
     assert "Plain" not in names  # tp::detail's
 

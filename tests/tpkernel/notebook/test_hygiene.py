@@ -13,6 +13,7 @@ import pytest
 
 import tpkernel
 from tensorplay.utils.cpp_jit import support
+from tests.tpkernel.kernel import kernel_session
 from tests.tpkernel.shell import SOFTPLUS, Shell
 from tpkernel.worker.process import shared_worker
 
@@ -49,6 +50,51 @@ def test_a_thousand_runs(shell: Shell):
     growth, widgets = run_again(shell, 1000)
     assert widgets == 0
     assert growth < 32 << 20
+
+
+MEASURE = """\
+import gc, os
+from pathlib import Path
+from ipywidgets.widgets.widget import _instances
+gc.collect()
+pages = int(Path("/proc/self/statm").read_text().split()[1])
+print(pages * os.sysconf("SC_PAGE_SIZE"), len(_instances))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc on this system")
+def test_in_a_kernel_with_its_checks_nothing_grows_either():
+    """There are views, whose displays are replaced while the cell runs, and their messages."""
+    with kernel_session() as session:
+
+        def run(times: int) -> list[int]:
+            for _ in range(times):
+                session.run(f"%%tpkernel\n{SOFTPLUS}")
+            return [int(word) for word in session.run(MEASURE).split()]
+
+        run(10)
+        memory, widgets = run(100)
+        later, again = run(100)
+        assert again == widgets
+        assert later - memory < 4 << 20
+
+
+def test_all_cells_have_one_worker_that_the_first_one_starts(shell: Shell):
+    shared_worker().close()
+    shell.kernel("int64_t f() { return 1; }")
+    assert shared_worker().pid is None  # it has nothing to check
+    pids = set()
+    for number in range(3):
+        shell.kernel(SOFTPLUS + f"// {number}", "--recheck")
+        pids.add(shared_worker().pid)
+    (pid,) = pids
+    assert pid not in (None, os.getpid())
+    dies = "void dies(tp::In<double> x, tp::Out<double> out) { *(volatile int*)nullptr = 1; }"
+    shell.kernel(dies)
+    shell.kernel(SOFTPLUS, "--recheck")
+    assert shared_worker().pid not in (None, pid)
+    assert tpkernel.last_report().ok
 
 
 def test_an_unchanged_cell_shows_what_its_checks_found(shell: Shell):

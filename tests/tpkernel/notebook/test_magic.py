@@ -240,20 +240,6 @@ def test_braces_and_dollars_on_the_line_are_not_expanded(shell: Shell):
     assert "expanded" not in str(ran.error)
 
 
-def test_help_prints_options_and_front_matter_keys(shell: Shell):
-    shown = shell.run("%%tpkernel?").shown
-    for word in (
-        "%%tpkernel",
-        "--flags",
-        "--expect-error",
-        "--contiguous",
-        "derivatives",
-        "samples",
-    ):
-        assert word in shown
-    assert "--at-line" not in shown
-
-
 def test_an_expected_error_is_an_output(shell: Shell):  # B073
     line = '--name lesson --expect-error "missing semicolon|expected"'
     ran = shell.kernel("int64_t f() { return 1 }", line)

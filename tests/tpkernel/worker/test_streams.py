@@ -27,7 +27,7 @@ EXPECTED = "one\ntwo\nthree\nfour\nfive\n"
 
 
 @pytest.mark.parametrize("options", ["", "--isolate"])
-def test_prints_come_in_the_order_of_the_calls(shell: Shell, options: str):
+def test_prints_come_in_the_order_of_the_calls(shell: Shell, options: str):  # B055
     assert shell.kernel(SAY, f"--name say {options}").error is None
     ran = shell.ok(IN_TURN)
     assert ran.stdout == EXPECTED
@@ -67,7 +67,7 @@ template <class T> void f_backward(tp::In<T> grad, tp::Out<T> grad_x) {
 
 
 @pytest.mark.slow
-def test_in_a_notebook_the_text_is_the_cells_own():
+def test_in_a_notebook_the_text_is_the_cells_own():  # B055
     cells = ["%load_ext tensorplay", "%%tpkernel --name say\n" + SAY, IN_TURN, 'print("next")']
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     NotebookClient(notebook, timeout=120).execute()

@@ -42,18 +42,41 @@ def by_name(folder: Path) -> dict[str, list[str]]:
     return {"extra_ldflags": [f"-L{folder}", "-lpart"]}
 
 
+def relative_path(folder: Path) -> dict[str, list[str]]:
+    return {"extra_ldflags": ["part.o"]}
+
+
+def relative_folder(folder: Path) -> dict[str, list[str]]:
+    return {"extra_ldflags": ["-L.", "-lpart"]}
+
+
 @pytest.mark.parametrize("files", [False, True], ids=["inline", "files"])
 @pytest.mark.parametrize(
     ("make", "flags"),
-    [(make_object, through_cflags), (make_object, through_ldflags), (make_archive, by_name)],
-    ids=["object in cflags", "object in ldflags", "archive by name"],
+    [
+        (make_object, through_cflags),
+        (make_object, through_ldflags),
+        (make_archive, by_name),
+        (make_object, relative_path),
+        (make_archive, relative_folder),
+    ],
+    ids=[
+        "object in cflags",
+        "object in ldflags",
+        "archive by name",
+        "object of the working folder",
+        "archive in the working folder",
+    ],
 )
 def test_a_changed_link_input_gives_the_new_code(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     make: Callable[[Path, int], Path],
     flags: Callable[[Path], dict[str, list[str]]],
     files: bool,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+
     def build() -> cpp_jit.Module:
         if not files:
             return cpp_jit.load_inline(
@@ -80,6 +103,31 @@ def test_flags_that_name_files(tmp_path: Path) -> None:
     flags = ["-O2", "-L", str(tmp_path), "-lpart", "-lm", str(part), "part.o"]
     scripted = [f"-Wl,-O1,--version-script={script}", "-l:libpart.a", os.devnull]
     assert link_inputs([*flags, *scripted]) == (str(part), str(script), str(archive), str(archive))
+
+
+def test_what_flags_name_is_looked_for_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "first.h").touch()
+    (tmp_path / "part.o").touch()
+    monkeypatch.chdir(tmp_path)
+    at = str(tmp_path)
+    given = ["-O2", "-Iinc", "-I", "inc", "-isystem", "inc", "-include", "first.h", "part.o"]
+    other = ["-Igone", "-I=inc", "-L", "/gone", "-lm", "-include", "cmath", "-x", "c++", "gone.o"]
+    assert checked("flags", [*given, *other, "-I"]) == (
+        *("-O2", f"-I{at}/inc", "-I", f"{at}/inc", "-isystem", f"{at}/inc"),
+        *("-include", f"{at}/first.h", f"{at}/part.o", *other, "-I"),
+    )
+    (tmp_path / "inc" / "h.h").write_text("#define N 1")
+    source = "#include <h.h>\nint64_t f() { return N; }"
+
+    def build() -> cpp_jit.Module:
+        return cpp_jit.load_inline("inc", cpp_sources=source, functions="f", extra_cflags=["-Iinc"])
+
+    assert build().f() == 1
+    (tmp_path / "inc" / "h.h").write_text("#define N 2")
+    assert build().f() == 2
 
 
 @pytest.mark.parametrize(

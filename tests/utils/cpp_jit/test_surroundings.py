@@ -220,6 +220,31 @@ def test_b013_a_damaged_precompiled_header_is_made_again_with_a_note(tmp_path):
     assert any(str(folder) in word for word in again.commands[-1])
 
 
+def test_what_is_published_while_it_is_looked_for_is_not_damaged(tmp_path, monkeypatch):
+    cache = store.cache_at(tmp_path)
+    folder, work = tmp_path / "precompiled" / "key", tmp_path / "work"
+    work.mkdir()
+    (work / "part").write_text("content")
+    read = Path.read_text
+
+    def late(file, *args):
+        if file.name == "ready.json" and not folder.is_dir():
+            try:
+                return read(file, *args)
+            finally:  # by another thread, between the look for the file and that for the folder
+                support.publish(cache, work, folder, ("part",))
+        return read(file, *args)
+
+    assert support.published(cache, folder, "part", hashed=True) is None
+    monkeypatch.setattr(Path, "read_text", late)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ready = support.published(cache, folder, "part", hashed=True)
+    assert ready is not None
+    assert "part" in ready["files"]
+    assert folder.is_dir()
+
+
 # The digest of headers
 
 

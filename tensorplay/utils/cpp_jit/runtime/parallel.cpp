@@ -113,6 +113,11 @@ int32_t tp_rt_thread_count() {
   return std::max(count, 1);
 }
 
+void tp_rt_check_interrupt() {
+  static thread_local Look look;
+  look(Clock::now());
+}
+
 void tp_rt_parallel_for(int64_t begin, int64_t end, int64_t grain, int32_t threads,
                         void (*body)(void*, int64_t, int64_t), void* context) {
   if (begin >= end) return;
