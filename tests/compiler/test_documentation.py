@@ -30,6 +30,7 @@ def test_the_examples_print_what_the_page_says() -> None:
         "x: float32 became float64",
         """3.0 ("global 'scale' is 2.0 no longer",)""",
         "1",
+        "3 0",
         "[2.0, 2.0] 0 1",
         "True",
         "def forward(self, x):",
