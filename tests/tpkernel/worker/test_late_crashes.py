@@ -146,9 +146,12 @@ MEETS = DAMAGES.replace("damages", "meets").replace(
 
 
 def test_damage_of_another_cells_kernel_is_told_as_such() -> None:
-    assert check(DAMAGES).ok
-    report = check(MEETS.replace("AFTER", ""))
-    assert report.ok, str(report)
+    for size in ("1000", "1100", "1200"):  # others may ask for that much meanwhile, and mend it
+        assert check(DAMAGES.replace("1000", size)).ok
+        report = check(MEETS.replace("AFTER", "").replace("1000", size))
+        assert report.ok, str(report)
+        if report.findings:
+            break
     (found,) = report.findings
     assert (found.code, found.level, found.operator) == ("earlier_damage", "warning", "")
     assert "in meets. malloc(): unaligned tcache chunk detected" in found.message
